@@ -1,0 +1,55 @@
+"""Distil reasoning from a large language model into a small one: QCRD as a Hugging Face Trainer."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .version import __version__
+
+
+# Public names and where they live. They are imported on first use, so that `import qcrd_trl` and `qcrd --help` do not
+# wait for torch.
+_NAMES = {
+    "DataCollatorForQCRD": "qcrd_trl.data.collator",
+    "QCRDConfig": "qcrd_trl.trainer.qcrd_config",
+    "QCRDError": "qcrd_trl.errors",
+    "QCRDTrainer": "qcrd_trl.trainer.qcrd_trainer",
+    "RationaleDiscriminator": "qcrd_trl.discriminator",
+    "StudentFormat": "qcrd_trl.data.prompts",
+    "evaluate_student": "qcrd_trl.evaluation",
+    "extract_answer": "qcrd_trl.answers",
+    "select_rationales": "qcrd_trl.sampling.self_consistency",
+}
+
+__all__ = [
+    "DataCollatorForQCRD",
+    "QCRDConfig",
+    "QCRDError",
+    "QCRDTrainer",
+    "RationaleDiscriminator",
+    "StudentFormat",
+    "__version__",
+    "evaluate_student",
+    "extract_answer",
+    "select_rationales",
+]
+
+if TYPE_CHECKING:
+    from .answers import extract_answer
+    from .data.collator import DataCollatorForQCRD
+    from .data.prompts import StudentFormat
+    from .discriminator import RationaleDiscriminator
+    from .errors import QCRDError
+    from .evaluation import evaluate_student
+    from .sampling.self_consistency import select_rationales
+    from .trainer.qcrd_config import QCRDConfig
+    from .trainer.qcrd_trainer import QCRDTrainer
+
+
+def __getattr__(name: str):
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

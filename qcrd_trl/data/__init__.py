@@ -1,0 +1,1 @@
+"""From a dataset's rows to the tensors of a batch."""

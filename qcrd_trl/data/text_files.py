@@ -1,0 +1,125 @@
+"""Reading rows from text files: JSON Lines, JSON, CSV and TSV, with the file and the line in every error."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def suffix(path: Path) -> str:
+    """Returns the suffix of a file name in lower case, with its dot."""
+    return path.suffix.lower()
+
+
+def parse_cell(cell: Any, column: str, row: int) -> Any:
+    """
+    Reads the list or mapping that a cell of a text-only source (CSV) holds as JSON.
+
+    Args:
+        cell (`Any`):
+            The cell. Text that does not begin like a JSON list or mapping stays text.
+        column (`str`):
+            Its column, for the message.
+        row (`int`):
+            Its row, counted from 0, for the message.
+
+    Returns:
+        `Any`: The parsed list or mapping, or the cell as it was.
+
+    Raises:
+        DataError: the cell begins like a list of texts or of mappings (`["`, `['`, `[{`) but is not JSON.
+    """
+    if not isinstance(cell, str) or not cell.lstrip().startswith(("[", "{")):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError) as error:
+        if re.match(r"\s*(\[\s*[\"'{]|\{\s*['\"])", cell):
+            raise DataError(
+                f"Column {column!r}, row {row} (rows count from 0) looks like a list but is not JSON ({error}). Write "
+                f"such cells with `json.dumps`, or use JSONL or Parquet."
+            ) from None
+        return cell
+
+
+def has_lone_surrogate(value: Any) -> bool:
+    """Whether any text in `value` (lists and mappings included) holds half of a surrogate pair."""
+    if isinstance(value, str):
+        return _LONE_SURROGATE.search(value) is not None
+    if isinstance(value, dict):
+        return any(has_lone_surrogate(key) or has_lone_surrogate(item) for key, item in value.items())
+    return isinstance(value, list | tuple) and any(has_lone_surrogate(item) for item in value)
+
+
+def open_text_file(path: Path) -> Callable[[], Iterable[dict[str, Any]]]:
+    """Returns what reads the rows of a text file."""
+    if suffix(path) == ".jsonl":
+        return lambda: _read_lines(path)
+    if suffix(path) in (".csv", ".tsv"):
+        return lambda: _read_csv(path)
+    if _first_character(path) != "[":  # JSON Lines under the name .json, as many datasets have it
+        return lambda: _read_lines(path)
+    rows = _read_json(path)
+    return lambda: rows
+
+
+def _first_character(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return file.read(4096).lstrip()[:1]
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
+        for number, line in enumerate(file, 1):
+            if line.strip(b"\xef\xbb\xbf \t\r\n"):
+                yield _mapping(_parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+
+
+def _read_json(path: Path) -> list[dict[str, Any]]:
+    return [_mapping(item, f"{path}, item {i}") for i, item in enumerate(_parse_json(path.read_bytes(), str(path)))]
+
+
+def _parse_json(data: bytes, place: str) -> Any:
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        what = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "not valid JSON"
+        raise DataError(f"{place}: {what} ({error}).") from None
+
+
+def _mapping(item: Any, place: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise DataError(f"{place}: expected an object with one key a column, got {type(item).__name__}.")
+    return item
+
+
+def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter="\t" if suffix(path) == ".tsv" else ",", strict=True)
+        header: list[str] | None = None
+        try:
+            for cells in reader:
+                if not cells:
+                    continue
+                if header is None:
+                    header = cells
+                    if len(set(header)) < len(header) or not all(name.strip() for name in header):
+                        raise DataError(f"{path}, line 1: a column name is empty or stands twice: {header}.")
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {len(cells)} cells, but the header names {len(header)}."
+                    )
+                yield {name: cell or None for name, cell in zip(header, cells, strict=True)}  # an empty cell is null
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}, line {reader.line_num + 1} or after: not UTF-8 text ({error}).") from None
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from None

@@ -1,0 +1,127 @@
+"""The rationale discriminator of QCRD: s = D(x, r) in (0, 1), eq. 1 (Wang et al., EMNLP 2025)."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from .errors import ModelError
+
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+
+
+class RationaleDiscriminator(nn.Module):
+    """
+    Scores rationales by the hidden states of the model that reads them: max-pool over the rationale's tokens, two
+    linear layers, sigmoid (the paper's head; its encoder is replaced by the student, whose states are there already).
+
+    The states are normalised per token before pooling, so that a student whose states are large or scaled does not
+    saturate the head. They carry no gradient: the discriminator never moves what it reads.
+
+    Args:
+        input_size (`int`):
+            Width of the hidden states.
+        hidden_size (`int`, *optional*, defaults to `256`):
+            Width between the two linear layers. The paper is silent.
+
+    Examples:
+
+    ```python
+    >>> import torch
+    >>> from qcrd_trl import RationaleDiscriminator
+
+    >>> discriminator = RationaleDiscriminator(input_size=8)
+    >>> states, mask = torch.randn(3, 5, 8), torch.ones(3, 5, dtype=torch.bool)
+    >>> discriminator(states, mask).shape
+    torch.Size([3])
+    ```
+    """
+
+    def __init__(self, input_size: int, hidden_size: int = 256):
+        super().__init__()
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.dense = nn.Linear(input_size, hidden_size)
+        self.score = nn.Linear(hidden_size, 1)
+
+    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            hidden_states (`torch.Tensor`): shape `(rationales, tokens, input_size)`.
+            mask (`torch.Tensor`): the rationale's own tokens, boolean, shape `(rationales, tokens)`.
+
+        Returns:
+            `torch.Tensor`: scores in (0, 1), float32, shape `(rationales,)`.
+        """
+        mask = mask.bool()
+        row = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
+        return self.score_tokens(hidden_states[mask], row[mask], mask.shape[0])
+
+    def score_tokens(self, states: torch.Tensor, row: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """
+        The same on ragged input: one state a token, and the rationale it belongs to.
+
+        Args:
+            states (`torch.Tensor`): shape `(tokens, input_size)`.
+            row (`torch.Tensor`): rationale of each token, integers in `[0, num_rows)`, shape `(tokens,)`.
+            num_rows (`int`): number of rationales.
+
+        Returns:
+            `torch.Tensor`: scores in (0, 1), float32, shape `(num_rows,)`.
+        """
+        # Not under autocast: scores are compared and averaged, and the head is too small for speed to matter.
+        with torch.autocast(device_type=states.device.type, enabled=False):
+            return torch.sigmoid(self._logits(self.pool(states, row, num_rows)))
+
+    def pool(self, states: torch.Tensor, row: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """Max over the tokens of each rationale of the normalised states, shape `(num_rows, input_size)`."""
+        states = F.layer_norm(states.detach().float(), (self.input_size,))
+        pooled = states.new_full((num_rows, self.input_size), float("-inf"))
+        pooled = pooled.scatter_reduce(0, row[:, None].expand_as(states), states, reduce="amax")
+        return pooled.masked_fill(pooled == float("-inf"), 0.0)  # a rationale without tokens
+
+    def _logits(self, pooled: torch.Tensor) -> torch.Tensor:
+        return self.score(F.relu(self.dense(pooled))).squeeze(-1)
+
+    def save_pretrained(self, save_directory: str | os.PathLike) -> None:
+        """Writes `config.json` and `model.safetensors` into `save_directory`, which is made if it is absent."""
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {"kind": "student", "input_size": self.input_size, "hidden_size": self.hidden_size}
+        (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, folder / WEIGHTS_NAME)
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike) -> "RationaleDiscriminator":
+        """
+        Loads a discriminator that [`~RationaleDiscriminator.save_pretrained`] wrote.
+
+        Args:
+            path (`str` or `os.PathLike`):
+                Its folder, or a trained model's folder that holds it as `discriminator/`.
+
+        Raises:
+            [`ModelError`]: if the folder holds no discriminator, or its files do not belong together.
+        """
+        folder = Path(path)
+        if not (folder / WEIGHTS_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
+            folder = folder / "discriminator"
+        elif (folder / "discriminator" / WEIGHTS_NAME).is_file():
+            folder = folder / "discriminator"  # a full model's folder has files of the same names
+        if not (folder / WEIGHTS_NAME).is_file():
+            raise ModelError(f"No discriminator in {str(path)!r}: expected {CONFIG_NAME} and {WEIGHTS_NAME} there.")
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        if config.get("kind") != "student":
+            raise ModelError(f"{str(folder)!r} holds no discriminator of kind 'student': {CONFIG_NAME} says {config}.")
+        discriminator = cls(config["input_size"], config["hidden_size"])
+        try:
+            discriminator.load_state_dict(load_file(folder / WEIGHTS_NAME))
+        except RuntimeError as err:
+            raise ModelError(f"The weights in {str(folder)!r} do not fit their {CONFIG_NAME}: {err}") from err
+        return discriminator.eval()

@@ -1,0 +1,21 @@
+"""Numbers that say how good scores and answers are."""
+
+from collections.abc import Sequence
+
+from scipy.stats import mannwhitneyu
+
+
+def auc(positive: Sequence[float], negative: Sequence[float]) -> float | None:
+    """
+    Area under the ROC curve: the chance that a random positive scores above a random negative, ties counting a half.
+
+    Args:
+        positive (`Sequence[float]`): scores of what should score high.
+        negative (`Sequence[float]`): scores of what should score low.
+
+    Returns:
+        `float` or `None`: in [0, 1]; `None` where either side is empty.
+    """
+    if len(positive) == 0 or len(negative) == 0:
+        return None
+    return float(mannwhitneyu(positive, negative).statistic) / (len(positive) * len(negative))

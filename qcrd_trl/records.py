@@ -1,0 +1,115 @@
+"""Records that pass between the parts of the package: plain, frozen, and free of torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sample:
+    """
+    One text that a teacher drew for a question, as it came.
+
+    Args:
+        text (`Any`):
+            The text. Whatever is not a usable `str` is counted and left out of the vote, never repaired.
+        status (`str`, *optional*, defaults to `"ok"`):
+            What the sampler says about it (`ok`, `truncated`, `empty`, `filtered`, `failed`). Only `ok` votes.
+    """
+
+    text: Any
+    status: str = "ok"
+
+
+@dataclass(frozen=True)
+class Question:
+    """
+    One question with the samples drawn for it.
+
+    Args:
+        row (`int`):
+            Number of the (first) row it comes from, counted from 0.
+        id (`str`):
+            Key that is unique in the dataset.
+        prompt (`str` or `list[dict]` or `None`):
+            The question, as text or as messages; `None` where the row has none.
+        label (`str` or `None`):
+            The gold answer in the user's own words; `None` where there is none.
+        samples (`tuple[Sample, ...]`):
+            The samples in the order in which they were drawn.
+        choices (`Mapping[str, str]`, *optional*):
+            Letter to option text, for multiple-choice questions.
+    """
+
+    row: int
+    id: str
+    prompt: str | list[dict[str, str]] | None
+    label: str | None
+    samples: tuple[Sample, ...]
+    choices: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """
+    What self-consistency makes of the samples of one question.
+
+    Args:
+        label (`str` or `None`):
+            The gold label as it was given (`label_source="gold"`) or the winning answer (`"majority"`).
+        positives (`tuple[str, ...]`):
+            Rationales that reach the label, each text once.
+        negatives (`tuple[str, ...]`):
+            Rationales that reach another answer, each text once, none equal to a positive.
+        raw (`str` or `None`):
+            The first usable sample, whatever answer it reaches or fails to reach.
+        votes (`tuple[tuple[str, int], ...]`):
+            The answers and how many samples reach each, most frequent first.
+        majority (`str` or `None`):
+            The answer with the most votes; `None` without votes or in a tie.
+        tie (`bool`):
+            Whether two or more answers share the highest count.
+        num_samples (`int`):
+            All samples that were given.
+        abstentions (`int`):
+            Usable samples in which no answer was found.
+        dropped (`Mapping[str, int]`):
+            Samples that could not vote, counted by reason.
+        duplicates (`int`):
+            Texts left out of `positives` and `negatives` because an equal one is already in.
+        gold_votes (`int` or `None`):
+            Votes that equal the gold label; `None` without a gold label.
+        majority_is_gold (`bool` or `None`):
+            Whether the majority equals the gold label (a tie does not); `None` without a gold label.
+    """
+
+    label: str | None
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    raw: str | None
+    votes: tuple[tuple[str, int], ...]
+    majority: str | None
+    tie: bool
+    num_samples: int
+    abstentions: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    gold_votes: int | None = None
+    majority_is_gold: bool | None = None
+
+    @property
+    def num_votes(self) -> int:
+        """Samples that voted."""
+        return sum(count for _, count in self.votes)
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the votes that the most frequent answer has, in (0, 1]; `None` without votes."""
+        return self.votes[0][1] / self.num_votes if self.votes else None
+
+    @property
+    def agreement_of_samples(self) -> float | None:
+        """Share of all samples that the most frequent answer has, in [0, 1]; `None` without samples."""
+        if not self.num_samples:
+            return None
+        return (self.votes[0][1] if self.votes else 0) / self.num_samples

@@ -1,0 +1,134 @@
+"""Batched generation that leaves the model as it was."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ..models import is_encoder_decoder, keep_cpu_gradients
+
+
+@dataclass(frozen=True)
+class Completion:
+    """
+    A generated text.
+
+    Attributes:
+        text (`str`): without special tokens and surrounding white space.
+        num_tokens (`int`): tokens generated, the closing EOS included.
+        is_finished (`bool`): whether the model ended it, rather than `max_new_tokens`.
+    """
+
+    text: str
+    num_tokens: int
+    is_finished: bool
+
+
+@torch.no_grad()
+def generate_completions(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    batch_size: int = 32,
+    desc: str = "Generating",
+    progress: bool = True,
+) -> list[Completion]:
+    """
+    Greedy completions of tokenized prompts.
+
+    Prompts are sorted by length, so that batches hold little padding, and given back in their order. Padding is done
+    here, on the left for decoder-only models, so the tokenizer's `padding_side` is neither read nor changed.
+
+    Args:
+        model (`nn.Module`):
+            A model with `generate`. Its mode (training or not, module by module) is restored, also after an error.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Gives the ids of EOS and padding, and decodes.
+        prompts (`Sequence[Sequence[int]]`):
+            Token ids of each prompt.
+        max_new_tokens (`int`):
+            Largest number of tokens of a completion.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Prompts at a time.
+        desc (`str`, *optional*, defaults to `"Generating"`):
+            Label of the progress bar.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show it.
+
+    Returns:
+        `list[Completion]`: one for each prompt, in their order.
+    """
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    completions: list[Completion | None] = [None] * len(prompts)
+    config = _greedy(model, tokenizer, max_new_tokens)
+    keep_cpu_gradients(model)
+    with inference_mode(model), tqdm(total=len(prompts), desc=desc, disable=not progress, leave=False) as bar:
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            inputs = pad_prompts(
+                [prompts[i] for i in chosen], tokenizer.pad_token_id, left=not is_encoder_decoder(model)
+            )
+            inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+            sequences = model.generate(**inputs, generation_config=copy.deepcopy(config))
+            skip = 1 if is_encoder_decoder(model) else inputs["input_ids"].shape[1]
+            for i, ids in zip(chosen, sequences[:, skip:].tolist(), strict=True):
+                completions[i] = _completion(ids, config.eos_token_id, tokenizer)
+            bar.update(len(chosen))
+    return completions
+
+
+def pad_prompts(prompts: Sequence[Sequence[int]], pad_token_id: int, left: bool) -> dict[str, torch.Tensor]:
+    """Token ids of several lengths to `input_ids` and `attention_mask`, each of shape `(prompts, longest)`."""
+    width = max(len(ids) for ids in prompts)
+    input_ids = torch.full((len(prompts), width), pad_token_id, dtype=torch.long)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, ids in enumerate(prompts):
+        place = slice(width - len(ids), width) if left else slice(0, len(ids))
+        input_ids[row, place] = torch.tensor(list(ids), dtype=torch.long)
+        attention_mask[row, place] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+@contextmanager
+def inference_mode(model: nn.Module):
+    """Puts a model into eval mode, and every module of it back into its own mode at the end, also after an error."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _greedy(model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> GenerationConfig:
+    given = getattr(model, "generation_config", None) or GenerationConfig()
+    ends = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]
+    ends = sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
+    # Written out in full: whatever stays unset here is taken from the model's own generation config.
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+        use_cache=True,
+        eos_token_id=ends,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=given.bos_token_id,
+        decoder_start_token_id=given.decoder_start_token_id,
+        forced_bos_token_id=None,
+    )
+
+
+def _completion(ids: list[int], ends: list[int], tokenizer: PreTrainedTokenizerBase) -> Completion:
+    finished = next((place for place, token in enumerate(ids) if token in ends), None)
+    kept = ids if finished is None else ids[: finished + 1]
+    text = tokenizer.decode(kept, skip_special_tokens=True).strip()
+    return Completion(text, len(kept), finished is not None)

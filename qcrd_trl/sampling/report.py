@@ -1,0 +1,183 @@
+"""The report of a selection: what came in, what came out, and how far the samples agree."""
+
+import platform
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+from ..records import Selection
+
+
+class SelectionReport:
+    """
+    Counts over the questions of a selection.
+
+    Example:
+
+    ```python
+    >>> report = SelectionReport(label_source="gold")
+    >>> report.add(selection)  # for each question
+    >>> report.drop("label", "null")  # for each question that is left out
+    >>> print(report.as_text())
+    ```
+
+    Args:
+        label_source (`str`):
+            Where the labels come from, `"gold"` or `"majority"`.
+        settings (`dict[str, Any]`, *optional*):
+            The settings of the run, kept as they are.
+    """
+
+    def __init__(self, label_source: str, settings: dict[str, Any] | None = None):
+        self.label_source = label_source
+        self.settings = settings or {}
+        self.rows_out = 0
+        self.rows_dropped: Counter[str] = Counter()
+        self.with_positive = 0
+        self.with_negative = 0
+        self.samples: Counter[str] = Counter()
+        self.samples_dropped: Counter[str] = Counter()
+        self.ties = 0
+        self.without_votes = 0
+        self.agreement: list[float] = []
+        self.agreement_of_samples: list[float] = []
+        self.gold: Counter[str] = Counter()
+        self.positives: Counter[int] = Counter()
+        self.negatives: Counter[int] = Counter()
+
+    def drop(self, part: str, reason: str) -> None:
+        """Counts a question that is left out without a vote, by the part of it that cannot be used and why."""
+        self.rows_dropped[f"{part} {reason}"] += 1
+
+    def add(self, selection: Selection) -> bool:
+        """
+        Counts the vote on a question.
+
+        Args:
+            selection ([`~qcrd_trl.records.Selection`]):
+                The outcome.
+
+        Returns:
+            `bool`: Whether the question goes into the training set: it has a label. (By majority, a tie has none.)
+        """
+        self.samples["total"] += selection.num_samples
+        self.samples["voting"] += selection.num_votes
+        self.samples["abstained"] += selection.abstentions
+        self.samples["duplicates"] += selection.duplicates
+        self.samples_dropped.update(selection.dropped)
+        self.ties += selection.tie
+        self.without_votes += not selection.votes
+        if selection.agreement is not None:
+            self.agreement.append(selection.agreement)
+        if selection.agreement_of_samples is not None:
+            self.agreement_of_samples.append(selection.agreement_of_samples)
+        if selection.gold_votes is not None:
+            self.gold["questions"] += 1
+            self.gold["with_majority"] += selection.majority is not None
+            self.gold["majority"] += bool(selection.majority_is_gold)
+            self.gold["votes"] += selection.gold_votes
+            self.gold["of_votes"] += selection.num_votes
+            self.gold["of_samples"] += selection.num_samples
+        if selection.label is None:
+            self.rows_dropped["tie" if selection.tie else "no vote"] += 1
+            return False
+        self.rows_out += 1
+        self.with_positive += bool(selection.positives)
+        self.with_negative += bool(selection.negatives)
+        self.positives[len(selection.positives)] += 1
+        self.negatives[len(selection.negatives)] += 1
+        return True
+
+    @property
+    def rows_in(self) -> int:
+        """Questions that came in."""
+        return self.rows_out + sum(self.rows_dropped.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the report as plain values, ready for JSON. Shares are in [0, 1], or null where there is nothing."""
+        gold = self.gold
+        return {
+            "rows": {
+                "in": self.rows_in,
+                "out": self.rows_out,
+                "dropped": dict(self.rows_dropped),
+                "with_positive": self.with_positive,
+                "with_negative": self.with_negative,
+                "yield": _share(self.with_positive, self.rows_in),
+            },
+            "samples": {
+                **{name: self.samples[name] for name in ("total", "voting", "abstained")},
+                "dropped": dict(self.samples_dropped),
+                "duplicates_left_out": self.samples["duplicates"],
+            },
+            "agreement": {
+                "mean_majority_share_of_votes": _mean(self.agreement),
+                "mean_majority_share_of_samples": _mean(self.agreement_of_samples),
+                "ties": self.ties,
+                "questions_without_votes": self.without_votes,
+            },
+            "gold": {
+                "questions": gold["questions"],
+                "questions_with_majority": gold["with_majority"],
+                "majority_equals_gold": _share(gold["majority"], gold["with_majority"]),
+                "majority_equals_gold_of_all_questions": _share(gold["majority"], gold["questions"]),
+                "share_of_samples": _share(gold["votes"], gold["of_samples"]),
+                "share_of_votes": _share(gold["votes"], gold["of_votes"]),
+            },
+            "positives_per_question": {str(m): self.positives[m] for m in sorted(self.positives)},
+            "negatives_per_question": {str(k): self.negatives[k] for k in sorted(self.negatives)},
+            "settings": self.settings,
+            "versions": {"python": platform.python_version(), **{n: version(n) for n in ("qcrd_trl", "pyarrow")}},
+        }
+
+    def as_text(self) -> str:
+        """Returns the report as a table of at most 80 columns."""
+        gold = self.gold
+        of_samples = self.samples["total"]
+        lines = [
+            f"Selection by {self.label_source}",
+            _line("questions in", self.rows_in),
+            _line("questions out", self.rows_out),
+            *(_line(f"  left out: {reason}", count) for reason, count in sorted(self.rows_dropped.items())),
+            _line("with a positive (yield)", self.with_positive, self.rows_in),
+            _line("with a negative", self.with_negative, self.rows_in),
+            _line("ties", self.ties, self.rows_in),
+            "",
+            _line("samples", of_samples),
+            _line("  voting", self.samples["voting"], of_samples),
+            _line("  without an answer", self.samples["abstained"], of_samples),
+            *(_line(f"  not usable: {reason}", n, of_samples) for reason, n in sorted(self.samples_dropped.items())),
+            _line("  equal to another (kept once)", self.samples["duplicates"], of_samples),
+        ]
+        if gold["questions"]:
+            lines.append(_line("  agreeing with the gold label", gold["votes"], gold["of_samples"]))
+        lines += ["", f"{'majority share of the votes, mean':<46}{_percent(_mean(self.agreement)):>10}"]
+        if gold["questions"]:
+            lines.append(_line("questions with gold label and majority", gold["with_majority"], gold["questions"]))
+            lines.append(_line("  majority equal to the gold label", gold["majority"], gold["with_majority"]))
+        lines += ["", *_histogram("positives a question (m)", self.positives)]
+        lines += _histogram("negatives a question (k)", self.negatives)
+        return "\n".join(lines)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _mean(values: list[float]) -> float | None:
+    return round(sum(values) / len(values), 6) if values else None
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _line(name: str, count: int, whole: int | None = None) -> str:
+    line = f"{name:<40}{count:>6}"
+    return line if whole is None else f"{line}{_percent(_share(count, whole)):>10}"
+
+
+def _histogram(name: str, counts: Counter[int], per_line: int = 6) -> list[str]:
+    cells = [f"{size}: {counts[size]}" for size in sorted(counts)]
+    lines = ["  ".join(f"{cell:<8}" for cell in cells[i : i + per_line]) for i in range(0, len(cells), per_line)]
+    return [f"{name}, size: questions", *(f"  {line.rstrip()}" for line in lines)]

@@ -1,0 +1,1 @@
+"""[`QCRDTrainer`] and its configuration."""

@@ -1,0 +1,267 @@
+"""Arguments of [`QCRDTrainer`]."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from transformers import TrainingArguments
+
+from ..data.tokenize import RATIONALE_SOURCES
+from ..errors import ConfigError
+from ..losses import (
+    DISCRIMINATOR_LOSSES,
+    MARGIN_TYPES,
+    QUALITY_WEIGHTINGS,
+    REDUCTIONS,
+    SIDE_REDUCTIONS,
+    side_reductions,
+)
+from .presets import PRESETS
+
+
+DISCRIMINATORS = ("student", "none")
+
+
+@dataclass
+class QCRDConfig(TrainingArguments):
+    r"""
+    Configuration class for the [`QCRDTrainer`].
+
+    This class includes only the parameters that are specific to QCRD training. For a full list of training arguments,
+    please refer to the [`~transformers.TrainingArguments`] documentation. Arguments whose default is a recipe's may be
+    left out: `preset` then sets them; given, they win. "Paper" below is QCRD (Wang et al., EMNLP 2025).
+
+    Args:
+        preset (`str`, *optional*, defaults to `"qcrd"`):
+            Recipe: `"label_only"`, `"dss"` (one raw sample a question), `"dss_all"` (all positives averaged),
+            `"qcrd_paper"` (as printed), `"qcrd"` (printed, but for positives drawn by sampling, quality weights of mean
+            1 and a margin relative to the positive: a miniature benchmark lost accuracy by the printed forms).
+
+        > Parameters that control the model and the data
+
+        model_init_kwargs (`dict[str, Any]`, *optional*):
+            Keyword arguments for `from_pretrained`, used when `model` is given as an id or a path.
+        max_length (`int`, *optional*, defaults to `1024`):
+            Largest number of tokens of prompt and completion together (of each, for an encoder-decoder student).
+            Rationales are cut there, with a count; a longer prompt is an error. `None`: no limit. TRL's default.
+        predict_prefix (`str`, *optional*, defaults to `"<Predict>"`):
+            Plain text before a question of the label task (paper, section 3). The vocabulary is not touched.
+        explain_prefix (`str`, *optional*, defaults to `"<Explain>"`):
+            Plain text before a question of the rationale task (paper, section 3).
+        response_separator (`str`, *optional*, defaults to `"\n"`):
+            Between a standard prompt and the completion of a decoder-only student. Not in the paper, whose students are
+            encoder-decoders.
+        rationale_source (`str`, *optional*):
+            `"selected"`: the positives and negatives of the dataset. `"raw"`: one unfiltered teacher sample as the only
+            positive (distilling step-by-step). Set by the preset.
+        dataset_num_proc (`int`, *optional*):
+            Number of processes that tokenize the dataset.
+        pad_to_multiple_of (`int`, *optional*):
+            Widths of the batches are rounded up to a multiple of this.
+        rationale_forward_passes (`int`, *optional*, defaults to `4`):
+            Forward passes that the rationales of a micro-batch are split into, by length: a long rationale then does not
+            pad all others. The loss does not depend on it.
+
+        > Parameters that control the loss
+
+        reduction (`str`, *optional*):
+            Many rationales to one loss (paper, table of reductions): `"min_max"` (paper: the best), `"max_min"`,
+            `"sampling"`, `"mean"` or `"weighted_mean"`. Set by the preset.
+        positive_reduction (`str`, *optional*):
+            How positives are reduced, where it differs from `reduction`: `"min"`, `"max"`, `"sampling"`, `"mean"`,
+            `"weighted_mean"`. Taken from `reduction` if only that is given; else set by the preset.
+        negative_reduction (`str`, *optional*):
+            The same for negatives.
+        alpha_1 (`float`, *optional*):
+            Weight of the label loss in eq. 8. Paper: 0.5. Set by the preset.
+        alpha_2 (`float`, *optional*):
+            Weight of the contrastive rationale loss in eq. 8. Paper: 0.5. 0 leaves the rationale task out. Set by the
+            preset.
+        alpha_3 (`float`, *optional*):
+            Weight of the discriminator's loss in eq. 8. Paper: 0.5. 0 leaves the discriminator as it was initialised.
+            Set by the preset.
+        alpha_3_decay (`float`, *optional*, defaults to `0.9`):
+            Factor on `alpha_3` at each iteration (paper: 0.9). An iteration, which the paper does not define, is an
+            epoch. As Adam cancels the scale of a loss, the decay acts on the discriminator's learning rate.
+        beta (`float`, *optional*):
+            Weight of the negatives in eq. 3. Paper: 0.2. Set by the preset.
+        margin (`float`, *optional*):
+            delta of eq. 7, nats per token. Paper: 3 for a vocabulary of 32,128. Set by the preset.
+        margin_type (`str`, *optional*):
+            `"absolute"`: negatives are pushed up to a loss of delta, as printed. `"relative"`: up to the positive's
+            loss plus delta. Set by the preset.
+        quality_weighting (`str`, *optional*):
+            `"printed"`: the discriminator's scores weight the rationale losses as in eq. 6 and 7. `"normalized"`: the
+            same divided by their mean over the global batch. `"none"`. Set by the preset.
+
+        > Parameters that control the discriminator
+
+        discriminator (`str`, *optional*):
+            `"student"`: a head on the student's own hidden states, without gradient to them. `"none"`. Set by the
+            preset.
+        discriminator_loss (`str`, *optional*):
+            `"ratio"`: eq. 2 as printed. `"binary"`: binary cross-entropy. Set by the preset where it is a part of the
+            recipe; else `"binary"`, by the measurement in `docs/discriminator.md`.
+        discriminator_hidden_size (`int`, *optional*, defaults to `256`):
+            Width between the two linear layers. The paper is silent.
+        discriminator_learning_rate (`float`, *optional*, defaults to `1e-3`):
+            Learning rate of the discriminator's own AdamW. The paper is silent.
+        discriminator_weight_decay (`float`, *optional*, defaults to `0.01`):
+            Its weight decay (AdamW's default). The paper is silent.
+        discriminator_max_grad_norm (`float`, *optional*, defaults to `1.0`):
+            Its gradients are clipped to this norm. The paper is silent.
+        discriminator_update_interval (`int`, *optional*, defaults to `1`):
+            Optimizer steps of the student between two updates of the discriminator. The paper says "a regular epoch
+            interval"; the head is cheap enough to be updated at every step.
+    """
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
+
+    preset: str = field(
+        default="qcrd",
+        metadata={"help": "Recipe: label_only, dss, dss_all, qcrd_paper or qcrd. Other flags win over it."},
+    )
+    model_init_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Keyword arguments for `from_pretrained` when the model is an id or a path."}
+    )
+    max_length: int | None = field(
+        default=1024, metadata={"help": "Largest number of tokens of prompt and completion together."}
+    )
+    predict_prefix: str = field(
+        default="<Predict>", metadata={"help": "Plain text before a question that asks for the label."}
+    )
+    explain_prefix: str = field(
+        default="<Explain>", metadata={"help": "Plain text before a question that asks for a rationale."}
+    )
+    response_separator: str = field(
+        default="\n", metadata={"help": "Between a standard prompt and its completion in a decoder-only student."}
+    )
+    rationale_source: str | None = field(
+        default=None, metadata={"help": "selected, or raw: one unfiltered sample a question. Default: the preset's."}
+    )
+    dataset_num_proc: int | None = field(default=None, metadata={"help": "Number of processes that tokenize."})
+    pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Round batch widths up to a multiple."})
+    rationale_forward_passes: int = field(
+        default=4, metadata={"help": "Forward passes the rationales of a micro-batch are split into, by length."}
+    )
+    reduction: str | None = field(
+        default=None,
+        metadata={"help": "min_max, max_min, sampling, mean or weighted_mean. Default: the preset's."},
+    )
+    positive_reduction: str | None = field(
+        default=None,
+        metadata={"help": "min, max, sampling, mean or weighted_mean, where it differs from --reduction."},
+    )
+    negative_reduction: str | None = field(
+        default=None, metadata={"help": "The same for negatives, where it differs from --reduction."}
+    )
+    alpha_1: float | None = field(default=None, metadata={"help": "Weight of the label loss. Default: the preset's."})
+    alpha_2: float | None = field(
+        default=None, metadata={"help": "Weight of the contrastive rationale loss. Default: the preset's."}
+    )
+    alpha_3: float | None = field(
+        default=None, metadata={"help": "Weight of the discriminator's loss. Default: the preset's."}
+    )
+    alpha_3_decay: float = field(default=0.9, metadata={"help": "Factor on alpha_3 at each iteration (epoch)."})
+    beta: float | None = field(default=None, metadata={"help": "Weight of the negatives. Default: the preset's."})
+    margin: float | None = field(
+        default=None,
+        metadata={"help": "delta, nats per token, up to which negatives are pushed. Default: the preset's."},
+    )
+    margin_type: str | None = field(
+        default=None, metadata={"help": "absolute, or relative to the positive's loss. Default: the preset's."}
+    )
+    quality_weighting: str | None = field(
+        default=None, metadata={"help": "none, printed or normalized. Default: the preset's."}
+    )
+    discriminator: str | None = field(default=None, metadata={"help": "student or none. Default: the preset's."})
+    discriminator_loss: str | None = field(
+        default=None, metadata={"help": "ratio (eq. 2 as printed) or binary. Default: the preset's."}
+    )
+    discriminator_hidden_size: int = field(default=256, metadata={"help": "Width between the two linear layers."})
+    discriminator_learning_rate: float = field(default=1e-3, metadata={"help": "The discriminator's learning rate."})
+    discriminator_weight_decay: float = field(default=0.01, metadata={"help": "The discriminator's weight decay."})
+    discriminator_max_grad_norm: float = field(default=1.0, metadata={"help": "Norm its gradients are clipped to."})
+    discriminator_update_interval: int = field(
+        default=1, metadata={"help": "Optimizer steps between two updates of the discriminator."}
+    )
+
+    def __post_init__(self):
+        self._resolve_preset()
+        self._check()
+        super().__post_init__()
+
+    @property
+    def uses_rationales(self) -> bool:
+        """Whether there is a rationale task: alpha_2 > 0, or a discriminator to train."""
+        return self.alpha_2 > 0 or (self.discriminator != "none" and self.alpha_3 > 0)
+
+    @property
+    def uses_negatives(self) -> bool:
+        """Whether negatives have a part in the loss: by beta, or by teaching the discriminator."""
+        return self.uses_rationales and (self.alpha_2 * self.beta > 0 or self.discriminator != "none")
+
+    def _resolve_preset(self) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigError(f"Unknown preset {self.preset!r}: expected one of {', '.join(PRESETS)}.")
+        recipe = dict(PRESETS[self.preset])
+        if self.reduction is not None:
+            _one_of("reduction", self.reduction, REDUCTIONS)
+            # A reduction that the user names governs both sides, whatever the recipe does with one of them.
+            recipe.pop("positive_reduction", None)
+            recipe.pop("negative_reduction", None)
+        for name, value in recipe.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+        positive, negative = side_reductions(self.reduction)
+        self.positive_reduction = self.positive_reduction or positive
+        self.negative_reduction = self.negative_reduction or negative
+        self.discriminator_loss = self.discriminator_loss or "binary"
+
+    def _check(self) -> None:
+        _one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
+        _one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
+        _one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
+        _one_of("margin_type", self.margin_type, MARGIN_TYPES)
+        _one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
+        _one_of("discriminator", self.discriminator, DISCRIMINATORS)
+        _one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
+        for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
+            _not_negative(name, getattr(self, name))
+        for name in ("discriminator_learning_rate", "discriminator_weight_decay", "discriminator_max_grad_norm"):
+            _not_negative(name, getattr(self, name))
+        for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
+            if getattr(self, name) is not None:
+                _at_least_one(name, getattr(self, name))
+        for name in ("rationale_forward_passes", "discriminator_hidden_size", "discriminator_update_interval"):
+            _at_least_one(name, getattr(self, name))
+        if self.alpha_1 == 0 and self.alpha_2 == 0:
+            raise ConfigError("alpha_1 and alpha_2 are both 0: the student would learn nothing. Set one above 0.")
+        if self.predict_prefix == self.explain_prefix and self.alpha_1 > 0 and self.alpha_2 > 0:
+            raise ConfigError(
+                f"predict_prefix and explain_prefix are both {self.predict_prefix!r}: the student could not tell the label "
+                "task from the rationale task. Make them differ."
+            )
+        if self.discriminator == "none":
+            if self.quality_weighting != "none":
+                raise ConfigError(
+                    f"quality_weighting={self.quality_weighting!r} needs a discriminator. Set discriminator='student' or "
+                    "quality_weighting='none'."
+                )
+            if "weighted_mean" in (self.positive_reduction, self.negative_reduction) and self.alpha_2 > 0:
+                raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"Unknown {name} {value!r}: expected one of {', '.join(allowed)}.")
+
+
+def _not_negative(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r}.")
+
+
+def _at_least_one(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")

@@ -1,0 +1,441 @@
+"""[`QCRDTrainer`]: quality-guided contrastive rationale distillation as a Hugging Face Trainer."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+
+from ..data.collator import DataCollatorForQCRD
+from ..data.dataset import prepare_dataset
+from ..data.prompts import StudentFormat
+from ..data.tokenize import RowTokenizer
+from ..discriminator import RationaleDiscriminator
+from ..errors import ConfigError
+from ..metrics import auc
+from ..models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_student, prepare_tokenizer
+from .discriminator_update import DiscriminatorUpdate
+from .meter import Meter
+from .objective import RationaleParts, RationaleRows, rationale_parts, rationale_rows
+from .qcrd_config import QCRDConfig
+from .scoring import RowScores, score_rows, score_rows_by_length
+
+
+_COLUMNS = [
+    "question_index",
+    "length",
+    "id",
+    "predict_prompt_ids",
+    "label_ids",
+    "explain_prompt_ids",
+    "positive_ids",
+    "negative_ids",
+]
+_LOGGED = [
+    "loss/label",
+    "loss/positive",
+    "loss/negative",
+    "loss/discriminator",
+    "nll/label",
+    "nll/positive",
+    "nll/negative",
+    "negatives/beyond_margin",
+    "quality/positive",
+    "quality/negative",
+    "tokens_per_second",
+    "questions_per_second",
+]
+DISCRIMINATOR_FOLDER = "discriminator"
+
+
+class QCRDTrainer(Trainer):
+    """
+    Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
+
+    QCRD was introduced in [Quality-guided Contrastive Rationale Distillation for Learning from Large Language
+    Models](https://huggingface.co/papers/2405.13014). The student learns to predict the label of a question and, under
+    another prefix, a rationale for it: near to the teacher's consistent rationales, away from its inconsistent ones, each
+    weighted by a discriminator that is trained alongside.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`] or [`~peft.PeftModel`]):
+            Student: an id or path, or a loaded model. Encoder-decoder and decoder-only models work alike.
+        args ([`QCRDConfig`], *optional*):
+            Configuration for this trainer. If `None`, a default configuration is used.
+        train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
+            Rows with `prompt` (text or messages), `label` (text or null), `positive_rationales` (list of texts), and
+            optionally `negative_rationales`, `raw_rationale` and `id`.
+        eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`] or `dict` of them, *optional*):
+            Rows of the same form.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`], *optional*):
+            Tokenizer. If `None`, that of the model's id or path.
+        data_collator ([`~transformers.DataCollator`], *optional*):
+            Collator. If `None`, a [`DataCollatorForQCRD`].
+        compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
+            Metrics of the label task. Gets `predictions`, the likeliest token ids of shape `(questions, length)` given
+            the label's earlier tokens, and `label_ids`, of the same shape, both -100 where there is nothing to predict.
+        callbacks (list of [`~transformers.TrainerCallback`], *optional*):
+            Further callbacks.
+        optimizers (`tuple`, *optional*, defaults to `(None, None)`):
+            Optimizer and scheduler of the student.
+        quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
+            Quantization of the base model, when `model` is an id or a path.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            Adapter to train in place of the whole model.
+
+    Examples:
+
+    ```python
+    >>> from datasets import load_dataset
+    >>> from qcrd_trl import QCRDConfig, QCRDTrainer
+
+    >>> trainer = QCRDTrainer(
+    ...     model="HuggingFaceTB/SmolLM2-135M-Instruct",
+    ...     args=QCRDConfig(output_dir="smollm2-qcrd"),
+    ...     train_dataset=load_dataset("json", data_files="selected/train.jsonl", split="train"),
+    ... )
+    >>> trainer.train()
+    ```
+    """
+
+    _tag_names = ("trl", "qcrd", "distillation")
+    # The loss of a micro-batch is divided by the questions of the whole accumulated batch on all processes.
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model: str | os.PathLike | PreTrainedModel | nn.Module,
+        args: QCRDConfig | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: Dataset | IterableDataset | dict[str, Dataset | IterableDataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        data_collator: Callable | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LRScheduler | None] = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+    ):
+        given = isinstance(model, (str, os.PathLike))
+        name = str(model) if given else getattr(getattr(model, "config", None), "_name_or_path", "")
+        if args is None:
+            args = QCRDConfig(f"{Path(name).name or 'student'}-QCRD")
+        elif not isinstance(args, QCRDConfig):
+            raise ConfigError(f"`args` must be a `QCRDConfig`, got {type(args).__name__}.")
+        if args.n_gpu > 1:
+            raise ConfigError(
+                f"{args.n_gpu} GPUs in one process are not supported. Start the script with `accelerate launch`, or set "
+                "CUDA_VISIBLE_DEVICES to one of them."
+            )
+        if isinstance(train_dataset, IterableDataset) and args.max_steps <= 0:
+            raise ConfigError("A streaming train_dataset has no length: set `max_steps` to a positive number.")
+        init_kwargs = dict(args.model_init_kwargs or {})
+        if given:
+            model = load_model(model, quantization_config, is_trainable=True, **init_kwargs)
+        elif quantization_config is not None or init_kwargs:
+            raise ConfigError(
+                "`quantization_config` and `model_init_kwargs` are used when the model is loaded here. Pass the model as "
+                "an id or a path, or leave them out."
+            )
+        if processing_class is None:
+            trust = {"trust_remote_code": True} if init_kwargs.get("trust_remote_code") else {}
+            processing_class = load_tokenizer(name, **trust)
+        processing_class = prepare_tokenizer(processing_class)
+        model = prepare_student(model, args, peft_config)
+
+        self.student_format = StudentFormat(
+            predict_prefix=args.predict_prefix,
+            explain_prefix=args.explain_prefix,
+            response_separator=args.response_separator,
+            is_encoder_decoder=is_encoder_decoder(model),
+            max_length=args.max_length,
+        )
+        with args.main_process_first(desc="tokenizing"):
+            train_dataset = self._tokenize(train_dataset, "train_dataset", processing_class, args)
+            if isinstance(eval_dataset, dict):
+                eval_dataset = {
+                    key: self._tokenize(value, f"eval_dataset[{key!r}]", processing_class, args)
+                    for key, value in eval_dataset.items()
+                }
+            else:
+                eval_dataset = self._tokenize(eval_dataset, "eval_dataset", processing_class, args)
+        if data_collator is None:
+            data_collator = DataCollatorForQCRD(
+                processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
+            )
+
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        self.label_names = ["labels"]
+        self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
+        if hasattr(self.model, "add_model_tags"):
+            self.model.add_model_tags(list(self._tag_names))
+
+        self._head = base_model(self.model).get_output_embeddings()
+        self._decoder = base_model(self.model) if self.student_format.is_encoder_decoder else None
+        self.discriminator_update = None
+        if args.discriminator == "student" and args.uses_rationales:
+            self.discriminator_update = DiscriminatorUpdate(self._head, args, self.accelerator)
+        self._meters = {mode: Meter(_LOGGED, self.accelerator.device) for mode in ("train", "eval")}
+        self._evaluating = False
+        self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
+        self._quality_sums: torch.Tensor | None = None
+        self._discriminator_loss: torch.Tensor | None = None
+        self._clock = time.perf_counter()
+
+    @property
+    def discriminator(self) -> RationaleDiscriminator | None:
+        """The discriminator, or `None` where the recipe has none."""
+        return None if self.discriminator_update is None else self.discriminator_update.discriminator
+
+    @property
+    def iteration(self) -> int:
+        """Completed iterations (epochs): the exponent of alpha_3's decay."""
+        return int((self.state.epoch or 0.0) + 1e-6)
+
+    # ---- Data ----
+
+    def _tokenize(self, dataset, name: str, tokenizer: PreTrainedTokenizerBase, args: QCRDConfig):
+        if dataset is None:
+            return None
+        row_tokenizer = RowTokenizer(
+            tokenizer, self.student_format, args.uses_rationales, args.rationale_source, args.seed
+        )
+        # Held-out questions may have labels alone, and then measure the label task.
+        if name != "train_dataset" and getattr(dataset, "column_names", None) is not None:
+            columns = set(dataset.column_names)
+            row_tokenizer.rationales &= bool(columns & {"positive_rationales", "raw_rationale"})
+        return prepare_dataset(dataset, row_tokenizer, name, args.dataset_num_proc)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = list(_COLUMNS)
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
+        if not batch_samples:
+            return None
+        count = torch.tensor(sum(len(batch["question_index"]) for batch in batch_samples), device=device)
+        return self._sum_over_processes(count)
+
+    def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
+        samples, count = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._quality_sums = None
+        if self._normalizes_quality and num_batches > 1 and samples:
+            # Weights of mean 1 over the accumulated batch need every score before the first gradient.
+            sums = [self._quality_sums_of(batch) for batch in samples]
+            self._quality_sums = self._sum_over_processes(torch.stack(sums).sum(0))
+        return samples, count
+
+    @property
+    def _normalizes_quality(self) -> bool:
+        return self.args.quality_weighting == "normalized" and self.discriminator is not None
+
+    @torch.no_grad()
+    def _quality_sums_of(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        # In training mode: an eval-mode pass would draw other dropout masks, and repack 4-bit weights on some CPUs.
+        self.model_wrapped.train()
+        inputs = self._prepare_inputs(batch)
+        with self.compute_loss_context_manager():
+            parts, _, _ = self._rationale_task(self.model_wrapped, inputs)
+        return parts.quality_sums()
+
+    def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.accelerator.reduce(tensor, reduction="sum") if self.args.world_size > 1 else tensor
+
+    # ---- Loss ----
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ):
+        """
+        L_total of eq. 8, summed over the questions of the micro-batch and divided by those of the global batch.
+
+        The discriminator's own loss is a part of the value but not of the gradient: it is trained by its own optimizer,
+        and the student's hidden states carry no gradient to the student from it.
+
+        Args:
+            model (`nn.Module`): the student, as wrapped for training.
+            inputs (`dict[str, torch.Tensor]`): a batch of [`DataCollatorForQCRD`].
+            return_outputs (`bool`, *optional*, defaults to `False`): whether to return the label task's predictions.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): questions of the global batch; those of `inputs` if
+                left out.
+        """
+        args, questions = self.args, len(inputs["question_index"])
+        scale = 1.0 / questions
+        if num_items_in_batch is not None:
+            # Gradients are averaged over processes, while the loss is a mean over all their questions.
+            scale = self.args.world_size / num_items_in_batch
+        total = torch.zeros((), device=inputs["labels"].device)
+        meter = self._meters["eval" if self._evaluating else "train"]
+        outputs = {}
+        tokens = 0
+        if args.alpha_1 > 0 or return_outputs:
+            label = score_rows(
+                model, self._head, inputs["input_ids"], inputs["attention_mask"], inputs["labels"], self._decoder
+            )
+            total = total + args.alpha_1 * label.nll.sum() + label.anchor
+            meter.add("loss/label", label.nll.sum(), questions)
+            meter.add("nll/label", label.nll.sum(), (label.num_tokens > 0).sum())
+            tokens = tokens + inputs["attention_mask"].sum()
+            outputs["predictions"] = torch.full_like(inputs["labels"], -100)
+            outputs["predictions"][inputs["labels"] != -100] = label.predicted
+        if args.uses_rationales:
+            parts, rows, scored = self._rationale_task(model, inputs)
+            sums = self._quality_sums
+            if sums is None or self._evaluating:
+                sums = parts.quality_sums().detach()
+                if self._normalizes_quality and not self._evaluating and num_items_in_batch is not None:
+                    sums = self._sum_over_processes(sums)
+            contrast, positive, negative = parts.contrast(args, sums)
+            alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
+            total = (
+                total + args.alpha_2 * contrast.sum() + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
+            )
+            self._discriminator_loss = parts.discriminator.sum() * scale
+            self._meter_rationales(meter, parts, positive, negative, rows, questions)
+            tokens = tokens + rows.attention_mask.sum()
+        meter.add("tokens_per_second", tokens, 0)
+        meter.add("questions_per_second", questions, 0)
+        loss = total * scale
+        return (loss, outputs) if return_outputs else loss
+
+    def _rationale_task(
+        self, model: nn.Module, inputs: dict[str, torch.Tensor]
+    ) -> tuple[RationaleParts, RationaleRows, RowScores]:
+        rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
+        scored = score_rows_by_length(
+            model,
+            self._head,
+            rows.input_ids,
+            rows.attention_mask,
+            rows.labels,
+            self._decoder,
+            self.args.rationale_forward_passes,
+        )
+        quality = None
+        if self.discriminator is not None:
+            learns = torch.is_grad_enabled() and self.discriminator_update.is_due(self.state)
+            with torch.set_grad_enabled(learns):
+                quality = self.discriminator.score_tokens(scored.states, scored.row, len(rows.question))
+        return rationale_parts(rows, scored, self.args, quality), rows, scored
+
+    def _meter_rationales(self, meter: Meter, parts: RationaleParts, positive, negative, rows, questions: int) -> None:
+        meter.add("loss/positive", positive.sum(), questions)
+        meter.add("loss/negative", negative.sum(), questions)
+        meter.add("nll/positive", parts.positives.nll.sum(), parts.positives.present.sum())
+        with_negative = parts.negatives.present.sum()
+        meter.add("nll/negative", parts.negatives.nll.sum(), with_negative)
+        meter.add("negatives/beyond_margin", with_negative - parts.negatives.active.sum(), with_negative)
+        if parts.scores is None:
+            return
+        meter.add("loss/discriminator", parts.discriminator.sum(), questions)
+        for name, side in (("positive", rows.is_positive), ("negative", ~rows.is_positive)):
+            meter.add(f"quality/{name}", parts.scores[side].sum(), side.sum())
+            if self._evaluating:
+                self._eval_scores[name == "positive"] += parts.scores[side].tolist()
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:
+        self._discriminator_loss = None
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.discriminator_update is not None:
+            self.discriminator_update.accumulate(self._discriminator_loss)
+            if self.accelerator.sync_gradients:
+                self.discriminator_update.step(self.iteration)
+        return loss
+
+    # ---- Evaluation ----
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys=None):
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+        if prediction_loss_only:
+            return loss.detach(), None, None
+        # Token ids, not logits: the latter would not fit for any vocabulary of today.
+        return loss.detach(), outputs["predictions"], inputs["labels"]
+
+    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
+        started = time.perf_counter()
+        self._meters["eval"].reset()
+        self._eval_scores = {True: [], False: []}
+        self._evaluating = True
+        try:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self._evaluating = False
+        parts = self._meters["eval"].compute(self._sum_over_processes)
+        scores = {side: gather_object(values) for side, values in self._eval_scores.items()}
+        area = auc(scores[True], scores[False])
+        if area is not None:
+            parts["discriminator_auc"] = area
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in parts.items()})
+        self._clock += time.perf_counter() - started  # not a part of the training speed
+        return output
+
+    # ---- Logging, saving, resuming ----
+
+    def train(self, *args, **kwargs):
+        self._clock = time.perf_counter()
+        self._meters["train"].reset()
+        return super().train(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and not self._evaluating:
+            meter, now = self._meters["train"], time.perf_counter()
+            for name in ("tokens_per_second", "questions_per_second"):
+                meter.add(name, 0, (now - self._clock) / self.args.world_size)
+            logs = {**logs, **meter.compute(self._sum_over_processes)}
+            if self.discriminator is not None:
+                logs["alpha_3"] = self.args.alpha_3 * self.args.alpha_3_decay**self.iteration
+            meter.reset()
+            self._clock = now
+        super().log(logs, start_time)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        self.student_format.save_pretrained(folder)
+        if self.discriminator is not None:
+            self.discriminator.save_pretrained(folder / DISCRIMINATOR_FOLDER)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.discriminator_update is not None and self.args.should_save:
+            self.discriminator_update.save_optimizer(Path(output_dir) / DISCRIMINATOR_FOLDER)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.discriminator_update is not None:
+            self.discriminator_update.load_optimizer(Path(checkpoint) / DISCRIMINATOR_FOLDER)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.discriminator_update is not None:
+            self.discriminator_update.load(Path(resume_from_checkpoint) / DISCRIMINATOR_FOLDER)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        if self.discriminator_update is not None:
+            self.discriminator_update.load(Path(self.state.best_model_checkpoint) / DISCRIMINATOR_FOLDER)

@@ -1,0 +1,16 @@
+"""Fixtures for all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """Folder of development data that is not part of the repository; tests that need it skip where it is absent."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    path = Path(os.environ.get("QCRD_SHARED_DIR", default))
+    if not path.is_dir():
+        pytest.skip(f"no development data at {path} (set QCRD_SHARED_DIR)")
+    return path
