@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -77,7 +78,7 @@ class RationaleDiscriminator(nn.Module):
         """
         # Not under autocast: scores are compared and averaged, and the head is too small for speed to matter.
         with torch.autocast(device_type=states.device.type, enabled=False):
-            return torch.sigmoid(self._logits(self.pool(states, row, num_rows)))
+            return self.score_pooled(self.pool(states, row, num_rows))
 
     def pool(self, states: torch.Tensor, row: torch.Tensor, num_rows: int) -> torch.Tensor:
         """Max over the tokens of each rationale of the normalised states, shape `(num_rows, input_size)`."""
@@ -86,8 +87,9 @@ class RationaleDiscriminator(nn.Module):
         pooled = pooled.scatter_reduce(0, row[:, None].expand_as(states), states, reduce="amax")
         return pooled.masked_fill(pooled == float("-inf"), 0.0)  # a rationale without tokens
 
-    def _logits(self, pooled: torch.Tensor) -> torch.Tensor:
-        return self.score(F.relu(self.dense(pooled))).squeeze(-1)
+    def score_pooled(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Scores of pooled states, shape `(num_rows,)`, from those of [`~RationaleDiscriminator.pool`]."""
+        return torch.sigmoid(self.score(F.relu(self.dense(pooled))).squeeze(-1))
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
         """Writes `config.json` and `model.safetensors` into `save_directory`, which is made if it is absent."""
@@ -114,14 +116,24 @@ class RationaleDiscriminator(nn.Module):
             folder = folder / "discriminator"
         elif (folder / "discriminator" / WEIGHTS_NAME).is_file():
             folder = folder / "discriminator"  # a full model's folder has files of the same names
-        if not (folder / WEIGHTS_NAME).is_file():
+        if not (folder / WEIGHTS_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
             raise ModelError(f"No discriminator in {str(path)!r}: expected {CONFIG_NAME} and {WEIGHTS_NAME} there.")
-        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
-        if config.get("kind") != "student":
-            raise ModelError(f"{str(folder)!r} holds no discriminator of kind 'student': {CONFIG_NAME} says {config}.")
-        discriminator = cls(config["input_size"], config["hidden_size"])
         try:
-            discriminator.load_state_dict(load_file(folder / WEIGHTS_NAME))
+            config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+            kind, sizes = config.get("kind"), (config.get("input_size"), config.get("hidden_size"))
+        except (ValueError, AttributeError) as err:
+            raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} is damaged: {err}") from err
+        if kind != "student":
+            raise ModelError(f"{str(folder)!r} holds no discriminator of kind 'student': its {CONFIG_NAME} says kind={kind!r}.")
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} must give input_size and hidden_size, says {config}.")
+        discriminator = cls(*sizes)
+        try:
+            weights = load_file(folder / WEIGHTS_NAME)
+        except (SafetensorError, OSError) as err:
+            raise ModelError(f"{WEIGHTS_NAME} in {str(folder)!r} is damaged: {err}") from err
+        try:
+            discriminator.load_state_dict(weights)
         except RuntimeError as err:
             raise ModelError(f"The weights in {str(folder)!r} do not fit their {CONFIG_NAME}: {err}") from err
         return discriminator.eval()

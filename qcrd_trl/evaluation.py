@@ -176,7 +176,7 @@ def _rows(dataset, task_kind, prompt_column, label_column, choices_column) -> tu
             label = parse_label(row[label_column], task_kind, choices)
         except DataError as err:
             raise DataError(f"Row {index}, column {label_column!r}: {err}") from err
-        rows.append(_Row(str(row.get("id", index)), row[prompt_column], label, choices))
+        rows.append(_Row(str(index if row.get("id") is None else row["id"]), row[prompt_column], label, choices))
     if not rows:
         raise DataError(f"0 of {skipped} rows have a prompt and a label to evaluate on.")
     return rows, skipped
@@ -184,7 +184,7 @@ def _rows(dataset, task_kind, prompt_column, label_column, choices_column) -> tu
 
 def _result(row: _Row, predicted: Completion, rationale: Completion, task_kind: TaskKind) -> QuestionResult:
     answers = [extract_answer(completion.text, task_kind, row.choices) for completion in (predicted, rationale)]
-    correct = [answers_equal(answer, row.label) for answer in answers]
+    correct = [answers_equal(answer, row.label, task_kind) for answer in answers]
     shown = [None if answer is None else format_answer(answer) for answer in answers]
     return QuestionResult(
         id=row.id,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scipy.stats import mannwhitneyu
+from scipy.stats import rankdata
 
 
 def auc(positive: Sequence[float], negative: Sequence[float]) -> float | None:
@@ -18,4 +18,6 @@ def auc(positive: Sequence[float], negative: Sequence[float]) -> float | None:
     """
     if len(positive) == 0 or len(negative) == 0:
         return None
-    return float(mannwhitneyu(positive, negative).statistic) / (len(positive) * len(negative))
+    m = len(positive)
+    wins = float(rankdata([*positive, *negative])[:m].sum()) - m * (m + 1) / 2
+    return wins / (m * len(negative))

@@ -23,6 +23,50 @@ from .errors import ConfigError, ModelError
 logger = logging.getLogger(__name__)
 
 
+def load_student(
+    model: str | os.PathLike | nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None,
+    args: Any,
+    quantization_config: Any = None,
+    peft_config: Any = None,
+) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """
+    A student ready for training, and its tokenizer, from what a trainer is given.
+
+    Args:
+        model (`str` or `os.PathLike` or `nn.Module`): id, path or loaded model.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that of the model's id or path if left out.
+        args ([`QCRDConfig`]): `model_init_kwargs` and what [`prepare_student`] reads.
+        quantization_config (*optional*): quantization of the model loaded here.
+        peft_config ([`~peft.PeftConfig`], *optional*): adapter to add.
+
+    Raises:
+        [`ModelError`], [`ConfigError`]: as [`load_model`], [`prepare_tokenizer`] and [`prepare_student`] do.
+    """
+    init_kwargs = dict(args.model_init_kwargs or {})
+    if isinstance(model, (str, os.PathLike)):
+        name = str(model)
+        model = load_model(model, quantization_config, is_trainable=True, **init_kwargs)
+    else:
+        name = getattr(getattr(model, "config", None), "_name_or_path", "")
+        if quantization_config is not None or init_kwargs:
+            raise ConfigError(
+                "`quantization_config` and `model_init_kwargs` are used when the model is loaded here. Pass the model as "
+                "an id or a path, or leave them out."
+            )
+    if tokenizer is None:
+        trust = {"trust_remote_code": True} if init_kwargs.get("trust_remote_code") else {}
+        tokenizer = load_tokenizer(name, **trust)
+    tokenizer = prepare_tokenizer(tokenizer)
+    model = prepare_student(model, args, peft_config)
+    rows = base_model(model).get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        logger.warning(
+            "The tokenizer has %d tokens and the model embeds %d: are they of one model?", len(tokenizer), rows
+        )
+    return model, tokenizer
+
+
 def load_model(
     path: str | os.PathLike, quantization_config: Any = None, is_trainable: bool = False, **init_kwargs
 ) -> PreTrainedModel | PeftModel:
@@ -61,16 +105,24 @@ def load_model(
     init_kwargs.setdefault("dtype", torch.float32)
     if isinstance(init_kwargs["dtype"], str) and init_kwargs["dtype"] != "auto":
         init_kwargs["dtype"] = _dtype(init_kwargs["dtype"])
-    shared = {k: init_kwargs[k] for k in ("revision", "token", "trust_remote_code", "cache_dir") if k in init_kwargs}
-    try:
-        config = AutoConfig.from_pretrained(path, **shared)
-    except (OSError, ValueError) as err:
-        raise ModelError(f"No model could be loaded from {path!r}: {_first_line(err)}") from err
-    auto = AutoModelForSeq2SeqLM if getattr(config, "is_encoder_decoder", False) else AutoModelForCausalLM
+    auto = AutoModelForSeq2SeqLM if reads_with_encoder(path, **init_kwargs) else AutoModelForCausalLM
     try:
         return auto.from_pretrained(path, **init_kwargs)
     except (OSError, ValueError) as err:
         raise ModelError(f"No {auto.__name__} could be loaded from {path!r}: {_first_line(err)}") from err
+
+
+def reads_with_encoder(path: str | os.PathLike, **init_kwargs) -> bool:
+    """Whether the model of an id or path is an encoder-decoder; `init_kwargs` as for [`load_model`]."""
+    shared = {k: init_kwargs[k] for k in ("revision", "token", "trust_remote_code", "cache_dir") if k in init_kwargs}
+    path = str(path)
+    if (Path(path) / "adapter_config.json").is_file():
+        return reads_with_encoder(PeftConfig.from_pretrained(path).base_model_name_or_path, **shared)
+    try:
+        config = AutoConfig.from_pretrained(path, **shared)
+    except (OSError, ValueError) as err:
+        raise ModelError(f"No model could be loaded from {path!r}: {_first_line(err)}") from err
+    return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def load_tokenizer(path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase:

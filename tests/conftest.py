@@ -1,9 +1,14 @@
 """Fixtures for all tests."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+
+# The builders of tests/tiny.py are imported as `tiny`, whatever folder a test file is in.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 @pytest.fixture(scope="session")

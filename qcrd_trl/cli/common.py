@@ -71,6 +71,10 @@ class CommandParser(TrlParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggest(unknown[0], known)}")
         return (*outputs, unknown) if return_remaining_strings else tuple(outputs)
 
+    def error(self, message: str):
+        """One line: the flags are far too many to print them before what matters."""
+        self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` shows the flags)\n")
+
     def set_defaults_with_config(self, **config):
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         fields = {field.name for kind in self.dataclass_types for field in dataclasses.fields(kind) if field.init}

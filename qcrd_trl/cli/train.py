@@ -9,6 +9,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.sources import load_dataset_from
 from ..errors import ConfigError
+from ..models import reads_with_encoder
 from ..trainer.qcrd_config import QCRDConfig
 from ..trainer.qcrd_trainer import QCRDTrainer
 from .common import parse_arguments
@@ -69,13 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not model_args.model_name_or_path:
         raise ConfigError("--model_name_or_path is missing: give the id or path of the student.")
     train_dataset, eval_dataset = _datasets(script, args)
+    kwargs = _model_kwargs(script, model_args)
+    args.model_init_kwargs = {**kwargs, **(args.model_init_kwargs or {})}
     trainer = QCRDTrainer(
         model=model_args.model_name_or_path,
-        args=_with_model_kwargs(args, script, model_args),
+        args=args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         quantization_config=get_quantization_config(model_args),
-        peft_config=get_peft_config(_with_task_type(model_args)),
+        peft_config=_peft_config(model_args, args.model_init_kwargs),
     )
     result = trainer.train(resume_from_checkpoint=_checkpoint(script, args))
     trainer.save_model()
@@ -111,27 +114,23 @@ def _datasets(script: TrainArguments, args: QCRDConfig):
     return parts["train"], parts["test"]
 
 
-def _with_model_kwargs(args: QCRDConfig, script: TrainArguments, model_args: ModelConfig) -> QCRDConfig:
-    kwargs = {"revision": model_args.model_revision, "dtype": model_args.dtype}
+def _model_kwargs(script: TrainArguments, model_args: ModelConfig) -> dict:
+    kwargs = {"dtype": model_args.dtype}
+    if not Path(model_args.model_name_or_path).is_dir():
+        kwargs["revision"] = model_args.model_revision
     if model_args.attn_implementation is not None:
         kwargs["attn_implementation"] = model_args.attn_implementation
     if script.trust_remote_code:
         kwargs["trust_remote_code"] = True
-    if Path(model_args.model_name_or_path).is_dir():
-        kwargs.pop("revision")
-    args.model_init_kwargs = {**kwargs, **(args.model_init_kwargs or {})}
-    return args
+    return kwargs
 
 
-def _with_task_type(model_args: ModelConfig) -> ModelConfig:
-    if model_args.use_peft and model_args.lora_task_type == "CAUSAL_LM":
-        from transformers import AutoConfig
-
-        # PEFT wraps an encoder-decoder in another class, and the flag's default is that of decoder-only models.
-        config = AutoConfig.from_pretrained(model_args.model_name_or_path)
-        if getattr(config, "is_encoder_decoder", False):
-            model_args.lora_task_type = "SEQ_2_SEQ_LM"
-    return model_args
+def _peft_config(model_args: ModelConfig, kwargs: dict):
+    # PEFT wraps an encoder-decoder in another class, and the flag's default is that of decoder-only models.
+    is_default = model_args.use_peft and model_args.lora_task_type == "CAUSAL_LM"
+    if is_default and reads_with_encoder(model_args.model_name_or_path, **kwargs):
+        model_args.lora_task_type = "SEQ_2_SEQ_LM"
+    return get_peft_config(model_args)
 
 
 def _checkpoint(script: TrainArguments, args: QCRDConfig) -> bool | str | None:

@@ -96,12 +96,12 @@ def prompt_ids(prompt: Prompt, prefix: str, tokenizer: PreTrainedTokenizerBase, 
         text = _render_chat(tokenizer, with_prefix(prompt, prefix), add_generation_prompt=True)
         # The template writes every special token itself: adding them again would double the BOS.
         return tokenizer(text, add_special_tokens=False)["input_ids"]
-    text = with_prefix(prompt, prefix)
-    if form.is_encoder_decoder:
-        return tokenizer(text)["input_ids"]
-    ids = list(tokenizer(text + form.response_separator)["input_ids"])
+    # A BOS token that the text begins with stays first: the prefix goes behind it.
+    start = tokenizer.bos_token if tokenizer.bos_token and prompt.startswith(tokenizer.bos_token) else ""
+    text = start + with_prefix(prompt[len(start) :].lstrip() if start else prompt, prefix)
+    ids = list(tokenizer(text if form.is_encoder_decoder else text + form.response_separator)["input_ids"])
     eos, bos = tokenizer.eos_token_id, tokenizer.bos_token_id
-    while eos is not None and eos != bos and len(ids) > 1 and ids[-1] == eos:
+    while not form.is_encoder_decoder and eos is not None and eos != bos and len(ids) > 1 and ids[-1] == eos:
         ids.pop()  # some tokenizers close every text, but the completion is still to come
     while bos is not None and len(ids) > 1 and ids[0] == bos and ids[1] == bos:
         ids.pop(0)  # the text began with the BOS token already

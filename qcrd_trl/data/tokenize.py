@@ -119,8 +119,7 @@ class RowTokenizer:
 
     def _raw(self, row, positives, negatives, index, counts) -> list[str]:
         if row.get("raw_rationale") is not None:
-            text = self._text(row["raw_rationale"], index, "raw_rationale", counts)
-            return [] if text is None else [text]
+            return self._texts([row["raw_rationale"]], index, "raw_rationale", counts)
         everything = [*positives, *negatives]
         return [everything[draw(len(everything), self.seed, index)]] if everything else []
 
@@ -134,6 +133,10 @@ class RowTokenizer:
                         f"Row {index}: column 'prompt' must be a text or a list of messages with a 'role' and a text "
                         f"as 'content', got the message {message!r:.80}."
                     )
+            if prompt and not any(message.get("role") == "user" for message in prompt):
+                raise DataError(
+                    f"Row {index}: column 'prompt' has no message of role 'user', which the task's prefix goes before."
+                )
             texts = [message["content"] for message in prompt]
         elif isinstance(prompt, str):
             texts = [prompt]

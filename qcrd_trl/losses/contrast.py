@@ -79,7 +79,7 @@ def reduction_weights(
     elif how == "weighted_mean":
         if quality is None:
             raise ValueError("The reduction 'weighted_mean' needs `quality`, a weight for each rationale.")
-        weights = quality.detach().to(values.dtype) * present
+        weights = torch.where(mask, quality.detach().to(values.dtype), present)
         weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, present)
     else:
         raise ValueError(f"Unknown reduction {how!r}: expected one of {', '.join(SIDE_REDUCTIONS)}.")
@@ -115,7 +115,8 @@ def clip_to_margin(
         threshold = reference.detach()[:, None] + margin
     else:
         raise ValueError(f"Unknown margin_type {margin_type!r}: expected one of {', '.join(MARGIN_TYPES)}.")
-    return (nll - threshold).clamp(max=0)
+    clipped = nll - threshold
+    return torch.where(clipped >= 0, torch.zeros_like(clipped), clipped)
 
 
 @dataclass

@@ -26,13 +26,11 @@ def ratio_loss(
         `torch.Tensor`: shape `(questions,)`; exactly 0, without gradient, where a question lacks either side.
     """
     both = positive_mask.any(1) & negative_mask.any(1)
-    if not both.any():
-        return positive.sum(1) * 0 + negative.sum(1) * 0
     lifted = [
         # Filled with the lowest finite number, not -inf: the logsumexp of an empty row would have a NaN gradient.
         torch.logsumexp(scores.masked_fill(~mask, torch.finfo(scores.dtype).min / 2), dim=1)
         if scores.shape[1]
-        else scores.sum(1)
+        else scores.sum(1)  # no column at all
         for scores, mask in ((positive, positive_mask), (negative, negative_mask))
     ]
     return torch.where(both, lifted[1] - lifted[0], torch.zeros_like(lifted[0]))

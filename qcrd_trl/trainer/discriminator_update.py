@@ -62,9 +62,8 @@ class DiscriminatorUpdate:
             flat = self.accelerator.reduce(flat, reduction="mean")
             for parameter, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
                 parameter.grad = grad.view_as(parameter).clone()
-            if not flat.any():
-                self.optimizer.zero_grad(set_to_none=True)
-        if any(parameter.grad is not None for parameter in parameters):
+        # AdamW moves and decays also by a gradient of 0, so a step that taught nothing is left out.
+        if any(parameter.grad is not None and parameter.grad.any() for parameter in parameters):
             nn.utils.clip_grad_norm_(parameters, self.args.discriminator_max_grad_norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.args.discriminator_learning_rate * self.args.alpha_3_decay**iteration

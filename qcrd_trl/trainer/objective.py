@@ -13,11 +13,30 @@ from ..losses import (
     reduce_negatives,
     reduce_positives,
 )
+from .meter import Meter
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores
 
 
 POSITIVE_DRAW, NEGATIVE_DRAW = 1, 2
+
+# What is logged by name. `loss/...` are means over all questions, so that with their weights they add up to the loss;
+# the others are means over what they speak of.
+LOGGED = (
+    "loss/label",
+    "loss/positive",
+    "loss/negative",
+    "loss/discriminator",
+    "nll/label",
+    "nll/positive",
+    "nll/negative",
+    "negatives/beyond_margin",
+    "quality/positive",
+    "quality/negative",
+    "alpha_3",
+    "tokens_per_second",
+    "questions_per_second",
+)
 
 
 @dataclass
@@ -90,12 +109,14 @@ class RationaleParts:
         negatives ([`ReducedRationales`]): the reduced negatives.
         discriminator (`torch.Tensor`): L_D with gradient to the discriminator, 0 without one.
         scores (`torch.Tensor` or `None`): score of every rationale scored, detached, shape `(rationales,)`.
+        is_positive (`torch.Tensor`): which of them are positives, boolean, shape `(rationales,)`.
     """
 
     positives: ReducedRationales
     negatives: ReducedRationales
     discriminator: torch.Tensor
     scores: torch.Tensor | None
+    is_positive: torch.Tensor
 
     def quality_sums(self) -> torch.Tensor:
         """Sums that the means of the normalised quality weights are made of: s^pos and 1 - s^neg, each with a count."""
@@ -106,13 +127,24 @@ class RationaleParts:
         return torch.stack(sums)
 
     def contrast(
-        self, args: QCRDConfig, quality_sums: torch.Tensor
+        self, args: QCRDConfig, quality_sums: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Eq. 3 with the quality weights of `args`; `quality_sums` are those of the global batch."""
-        totals, counts = quality_sums[0::2], quality_sums[1::2]
-        means = totals / counts.clamp(min=1)
+        """
+        Eq. 3 with the quality weights of `args`.
+
+        Args:
+            args ([`QCRDConfig`]): the recipe.
+            quality_sums (`torch.Tensor`, *optional*): those of the global batch, which weights of mean 1 are made by.
+                Left out in evaluation, such weights are 1: a loss that depends on the batches would not compare.
+        """
+        weighting = args.quality_weighting
+        means = (None, None)
+        if weighting == "normalized" and quality_sums is None:
+            weighting = "none"
+        elif weighting == "normalized":
+            means = quality_sums[0::2] / quality_sums[1::2].clamp(min=1)
         weights = [
-            quality_weights(score, side.present, args.quality_weighting, mean)
+            quality_weights(score, side.present, weighting, mean)
             for score, side, mean in (
                 (self.positives.score, self.positives, means[0]),
                 (1 - self.negatives.score, self.negatives, means[1]),
@@ -158,7 +190,23 @@ def rationale_parts(
         loss = positives.value.new_zeros(rows.num_questions)
     else:
         loss = discriminator_loss(args.discriminator_loss, pos_score, pos_mask, neg_score, neg_mask)
-    return RationaleParts(positives, negatives, loss, None if quality is None else quality.detach())
+    return RationaleParts(positives, negatives, loss, None if quality is None else quality.detach(), rows.is_positive)
+
+
+def record_rationales(
+    meter: Meter, parts: RationaleParts, positive: torch.Tensor, negative: torch.Tensor, questions: int
+) -> None:
+    """Adds a micro-batch to what is logged; `positive` and `negative` are the parts that [`contrastive_loss`] gives."""
+    meter.add("loss/positive", positive.sum(), questions)
+    meter.add("loss/negative", negative.sum(), questions)
+    meter.add("nll/positive", parts.positives.nll.sum(), parts.positives.present.sum())
+    with_negative = parts.negatives.present.sum()
+    meter.add("nll/negative", parts.negatives.nll.sum(), with_negative)
+    meter.add("negatives/beyond_margin", with_negative - parts.negatives.active.sum(), with_negative)
+    if parts.scores is not None:
+        meter.add("loss/discriminator", parts.discriminator.sum(), questions)
+        for name, side in (("positive", parts.is_positive), ("negative", ~parts.is_positive)):
+            meter.add(f"quality/{name}", parts.scores[side].sum(), side.sum())
 
 
 def _first(mask: torch.Tensor) -> torch.Tensor:

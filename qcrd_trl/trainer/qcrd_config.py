@@ -100,8 +100,8 @@ class QCRDConfig(TrainingArguments):
             `"student"`: a head on the student's own hidden states, without gradient to them. `"none"`. Set by the
             preset.
         discriminator_loss (`str`, *optional*):
-            `"ratio"`: eq. 2 as printed. `"binary"`: binary cross-entropy. Set by the preset where it is a part of the
-            recipe; else `"binary"`, by the measurement in `docs/discriminator.md`.
+            `"ratio"`: eq. 2 as printed. `"binary"`: binary cross-entropy. `"ratio"` if left out: as printed, and the
+            better of the two by the measurement in `docs/discriminator.md`.
         discriminator_hidden_size (`int`, *optional*, defaults to `256`):
             Width between the two linear layers. The paper is silent.
         discriminator_learning_rate (`float`, *optional*, defaults to `1e-3`):
@@ -193,17 +193,16 @@ class QCRDConfig(TrainingArguments):
 
     @property
     def uses_rationales(self) -> bool:
-        """Whether there is a rationale task: alpha_2 > 0, or a discriminator to train."""
-        return self.alpha_2 > 0 or (self.discriminator != "none" and self.alpha_3 > 0)
+        """Whether there is a rationale task: alpha_2 > 0. Without one there is no discriminator either."""
+        return self.alpha_2 > 0
 
     @property
     def uses_negatives(self) -> bool:
         """Whether negatives have a part in the loss: by beta, or by teaching the discriminator."""
-        return self.uses_rationales and (self.alpha_2 * self.beta > 0 or self.discriminator != "none")
+        return self.uses_rationales and (self.beta > 0 or self.discriminator != "none")
 
     def _resolve_preset(self) -> None:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"Unknown preset {self.preset!r}: expected one of {', '.join(PRESETS)}.")
+        _one_of("preset", self.preset, tuple(PRESETS))
         recipe = dict(PRESETS[self.preset])
         if self.reduction is not None:
             _one_of("reduction", self.reduction, REDUCTIONS)
@@ -214,9 +213,13 @@ class QCRDConfig(TrainingArguments):
             if getattr(self, name) is None:
                 setattr(self, name, value)
         positive, negative = side_reductions(self.reduction)
-        self.positive_reduction = self.positive_reduction or positive
-        self.negative_reduction = self.negative_reduction or negative
-        self.discriminator_loss = self.discriminator_loss or "binary"
+        for name, value in (
+            ("positive_reduction", positive),
+            ("negative_reduction", negative),
+            ("discriminator_loss", "ratio"),
+        ):
+            if getattr(self, name) is None:
+                setattr(self, name, value)
 
     def _check(self) -> None:
         _one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)

@@ -20,10 +20,10 @@ from ..data.tokenize import RowTokenizer
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..metrics import auc
-from ..models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_student, prepare_tokenizer
+from ..models import base_model, is_encoder_decoder, load_student
 from .discriminator_update import DiscriminatorUpdate
 from .meter import Meter
-from .objective import RationaleParts, RationaleRows, rationale_parts, rationale_rows
+from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores, score_rows, score_rows_by_length
 
@@ -38,20 +38,6 @@ _COLUMNS = [
     "positive_ids",
     "negative_ids",
 ]
-_LOGGED = [
-    "loss/label",
-    "loss/positive",
-    "loss/negative",
-    "loss/discriminator",
-    "nll/label",
-    "nll/positive",
-    "nll/negative",
-    "negatives/beyond_margin",
-    "quality/positive",
-    "quality/negative",
-    "tokens_per_second",
-    "questions_per_second",
-]
 DISCRIMINATOR_FOLDER = "discriminator"
 
 
@@ -59,7 +45,7 @@ class QCRDTrainer(Trainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
-    QCRD was introduced in [Quality-guided Contrastive Rationale Distillation for Learning from Large Language
+    QCRD was introduced in [Quality-guided Contrastive Rationale Distillation for Large Language
     Models](https://huggingface.co/papers/2405.13014). The student learns to predict the label of a question and, under
     another prefix, a rationale for it: near to the teacher's consistent rationales, away from its inconsistent ones, each
     weighted by a discriminator that is trained alongside.
@@ -136,19 +122,7 @@ class QCRDTrainer(Trainer):
             )
         if isinstance(train_dataset, IterableDataset) and args.max_steps <= 0:
             raise ConfigError("A streaming train_dataset has no length: set `max_steps` to a positive number.")
-        init_kwargs = dict(args.model_init_kwargs or {})
-        if given:
-            model = load_model(model, quantization_config, is_trainable=True, **init_kwargs)
-        elif quantization_config is not None or init_kwargs:
-            raise ConfigError(
-                "`quantization_config` and `model_init_kwargs` are used when the model is loaded here. Pass the model as "
-                "an id or a path, or leave them out."
-            )
-        if processing_class is None:
-            trust = {"trust_remote_code": True} if init_kwargs.get("trust_remote_code") else {}
-            processing_class = load_tokenizer(name, **trust)
-        processing_class = prepare_tokenizer(processing_class)
-        model = prepare_student(model, args, peft_config)
+        model, processing_class = load_student(model, processing_class, args, quantization_config, peft_config)
 
         self.student_format = StudentFormat(
             predict_prefix=args.predict_prefix,
@@ -160,10 +134,8 @@ class QCRDTrainer(Trainer):
         with args.main_process_first(desc="tokenizing"):
             train_dataset = self._tokenize(train_dataset, "train_dataset", processing_class, args)
             if isinstance(eval_dataset, dict):
-                eval_dataset = {
-                    key: self._tokenize(value, f"eval_dataset[{key!r}]", processing_class, args)
-                    for key, value in eval_dataset.items()
-                }
+                named = {key: (value, f"eval_dataset[{key!r}]") for key, value in eval_dataset.items()}
+                eval_dataset = {key: self._tokenize(*pair, processing_class, args) for key, pair in named.items()}
             else:
                 eval_dataset = self._tokenize(eval_dataset, "eval_dataset", processing_class, args)
         if data_collator is None:
@@ -192,10 +164,11 @@ class QCRDTrainer(Trainer):
         self.discriminator_update = None
         if args.discriminator == "student" and args.uses_rationales:
             self.discriminator_update = DiscriminatorUpdate(self._head, args, self.accelerator)
-        self._meters = {mode: Meter(_LOGGED, self.accelerator.device) for mode in ("train", "eval")}
+        self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
         self._evaluating = False
         self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
         self._quality_sums: torch.Tensor | None = None
+        self._unscored: list[dict[str, torch.Tensor]] = []
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
 
@@ -223,6 +196,18 @@ class QCRDTrainer(Trainer):
             row_tokenizer.rationales &= bool(columns & {"positive_rationales", "raw_rationale"})
         return prepare_dataset(dataset, row_tokenizer, name, args.dataset_num_proc)
 
+    def get_eval_dataloader(self, eval_dataset=None):
+        return super().get_eval_dataloader(self._tokenized(eval_dataset, "eval_dataset"))
+
+    def get_test_dataloader(self, test_dataset):
+        return super().get_test_dataloader(self._tokenized(test_dataset, "test_dataset"))
+
+    def _tokenized(self, dataset, name: str):
+        """Rows as the user has them, given to `evaluate` or `predict`, are tokenized as those of `__init__` were."""
+        if isinstance(dataset, (Dataset, IterableDataset)) and "question_index" not in (dataset.column_names or []):
+            return self._tokenize(dataset, name, self.processing_class, self.args)
+        return dataset
+
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(_COLUMNS)
@@ -236,10 +221,9 @@ class QCRDTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         samples, count = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._quality_sums = None
-        if self._normalizes_quality and num_batches > 1 and samples:
-            # Weights of mean 1 over the accumulated batch need every score before the first gradient.
-            sums = [self._quality_sums_of(batch) for batch in samples]
-            self._quality_sums = self._sum_over_processes(torch.stack(sums).sum(0))
+        # Weights of mean 1 over the accumulated batch need every score before the first gradient. They are made at its
+        # first micro-batch, not here: a resumed run restores its random state in between.
+        self._unscored = samples if self._normalizes_quality and num_batches > 1 else []
         return samples, count
 
     @property
@@ -301,18 +285,24 @@ class QCRDTrainer(Trainer):
             outputs["predictions"][inputs["labels"] != -100] = label.predicted
         if args.uses_rationales:
             parts, rows, scored = self._rationale_task(model, inputs)
-            sums = self._quality_sums
-            if sums is None or self._evaluating:
-                sums = parts.quality_sums().detach()
-                if self._normalizes_quality and not self._evaluating and num_items_in_batch is not None:
-                    sums = self._sum_over_processes(sums)
+            sums = None
+            if self._normalizes_quality and not self._evaluating:
+                sums = self._quality_sums
+                if sums is None:
+                    sums = parts.quality_sums().detach()
+                    if num_items_in_batch is not None:
+                        sums = self._sum_over_processes(sums)
             contrast, positive, negative = parts.contrast(args, sums)
             alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
             total = (
                 total + args.alpha_2 * contrast.sum() + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
             )
             self._discriminator_loss = parts.discriminator.sum() * scale
-            self._meter_rationales(meter, parts, positive, negative, rows, questions)
+            meter.add("alpha_3", alpha_3 * questions, questions if self.discriminator is not None else 0)
+            record_rationales(meter, parts, positive, negative, questions)
+            if self._evaluating and parts.scores is not None:
+                for side in (True, False):
+                    self._eval_scores[side] += parts.scores[rows.is_positive == side].tolist()
             tokens = tokens + rows.attention_mask.sum()
         meter.add("tokens_per_second", tokens, 0)
         meter.add("questions_per_second", questions, 0)
@@ -339,22 +329,11 @@ class QCRDTrainer(Trainer):
                 quality = self.discriminator.score_tokens(scored.states, scored.row, len(rows.question))
         return rationale_parts(rows, scored, self.args, quality), rows, scored
 
-    def _meter_rationales(self, meter: Meter, parts: RationaleParts, positive, negative, rows, questions: int) -> None:
-        meter.add("loss/positive", positive.sum(), questions)
-        meter.add("loss/negative", negative.sum(), questions)
-        meter.add("nll/positive", parts.positives.nll.sum(), parts.positives.present.sum())
-        with_negative = parts.negatives.present.sum()
-        meter.add("nll/negative", parts.negatives.nll.sum(), with_negative)
-        meter.add("negatives/beyond_margin", with_negative - parts.negatives.active.sum(), with_negative)
-        if parts.scores is None:
-            return
-        meter.add("loss/discriminator", parts.discriminator.sum(), questions)
-        for name, side in (("positive", rows.is_positive), ("negative", ~rows.is_positive)):
-            meter.add(f"quality/{name}", parts.scores[side].sum(), side.sum())
-            if self._evaluating:
-                self._eval_scores[name == "positive"] += parts.scores[side].tolist()
-
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:
+        if self._unscored:
+            sums = [self._quality_sums_of(batch) for batch in self._unscored]
+            self._quality_sums = self._sum_over_processes(torch.stack(sums).sum(0))
+            self._unscored = []
         self._discriminator_loss = None
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.discriminator_update is not None:
@@ -380,7 +359,9 @@ class QCRDTrainer(Trainer):
         self._eval_scores = {True: [], False: []}
         self._evaluating = True
         try:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            # A data loader draws its seed from torch's generator: evaluating must not change the run it interrupts.
+            with torch.random.fork_rng(devices=[]):
+                output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
             self._evaluating = False
         parts = self._meters["eval"].compute(self._sum_over_processes)
@@ -405,8 +386,6 @@ class QCRDTrainer(Trainer):
             for name in ("tokens_per_second", "questions_per_second"):
                 meter.add(name, 0, (now - self._clock) / self.args.world_size)
             logs = {**logs, **meter.compute(self._sum_over_processes)}
-            if self.discriminator is not None:
-                logs["alpha_3"] = self.args.alpha_3 * self.args.alpha_3_decay**self.iteration
             meter.reset()
             self._clock = now
         super().log(logs, start_time)

@@ -1,0 +1,259 @@
+"""The number that a sentence, or a text without a cue, concludes with."""
+
+import re
+from fractions import Fraction
+
+from .cues import sentences
+from .numerals import Number, find_numbers
+
+
+_EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
+_ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
+_REJECTED = re.compile(
+    r"(?:(?:\bnot|n't|\bnever)(?: [a-z]+)?|\bneither|\brather than|\binstead of|\bnor|≠|!=|\bas opposed to|\bunlike)"
+    r"(?: (?:be|equal(?: to)?|just|simply|exactly|the|a|an|as))*[ $\"'(]*$",
+    re.IGNORECASE,
+)
+_DISMISSED = re.compile(
+    r"[%)\"']*(?: [a-z]+)? (?:(?:is|was|would be|will be) (?:also )?(?:wrong|incorrect|too \w+|not (?:right|correct|the answer|possible))|"
+    r"(?:does not|doesn't|would not|wouldn't|will not|won't|cannot|can't) (?:work|be|fit))\b",
+    re.IGNORECASE,
+)
+_COUNTED = re.compile(
+    r"\b(?:steps?|days?|weeks?|questions?|problems?|parts?|methods?|options?|chapters?|figures?|tables?|cases?|rows?|"
+    r"examples?|equations?|grades?|no\.|number|page|room|level|round|answer) #?$",
+    re.IGNORECASE,
+)
+_NONE_LEFT = re.compile(
+    r"\b(?:no|none of (?:the|his|her|their)|zero) (?:\w+ ){0,3}(?:(?:is|are|were|was|will be) )?"
+    r"(?:left|remain(?:s|ing|ed)?)\b|\b(?:has|have|is|are|had|with|left) (?:with )?(?:nothing|none) (?:left|remaining)\b",
+    re.IGNORECASE,
+)
+# Words that open the last clause of a conclusion. The loose ones may also add an aside ("16 died, leaving 4").
+_THEREFORE = re.compile(
+    r"(?:^|[ ,;])(?:(?P<loose>meaning|giving(?: us)?|which gives|which leaves|leaving|which makes|making|resulting in|"
+    r"which is|which equals|for a total of)|so|therefore|thus|hence|i\.e\.?|that is|that means|which means|consequently|"
+    r"(?:which )?(?:rounds?|rounded) (?:up |down |off )?to(?! \w+ (?:decimal|significant|place|digit)))(?=[ ,:])|(?P<colon>:)(?= )",
+    re.IGNORECASE,
+)
+CONCLUSION = re.compile(
+    r"^\W*(?:(?:and|but) )?(?:so|therefore|thus|hence|in conclusion|in total|in all|altogether|finally|overall|"
+    r"consequently|this means|that means|that leaves|this leaves|as a result|in summary|to conclude|we conclude)\b",
+    re.IGNORECASE,
+)
+# Sentences that talk about an answer that has been given, and do not give one.
+REMARK = re.compile(
+    r"^\W*(?:note\b|this is because|because\b|this assumes|i assumed|we assume|let me know|please|remember|for (?:comparison|reference|example)|alternatively|"
+    r"keep in mind|i hope|hope this|explanation|however\b|additionally\b|moreover\b|furthermore\b|of course\b|it(?:'s| is) (?:worth|important)|"
+    r"reason\b|if you)",
+    re.IGNORECASE,
+)
+_CHECK = re.compile(
+    r"^\W*(?:(?:double[- ]?)?check(?:ing)?\b|verif\w+|as a check|(?:to|(?:we|you) (?:can|could)(?: also)?|let's|let us) "
+    r"(?:double[- ]?check|check|verify|confirm)\b)",
+    re.IGNORECASE,
+)
+EXPLAINS = re.compile(
+    r"^\W*(?:to (?:find|see|get|arrive|solve|calculate|determine|figure|reach|answer|do|understand|work)\b|this is because|"
+    r"here(?:'s| is) (?:how|why)|explanation|because\b|the reason|you can (?:find|get|calculate)|reasoning|we can (?:find|get))",
+    re.IGNORECASE,
+)
+# A word that marks the number behind it as one that was given, not found.
+_GIVEN = re.compile(
+    r"in|after|for|per|every|each|from|with|than|at|on|over|during|within|between|among|to|into|across|by|before|until|since|"
+    r"because|if|when|while|as|like|around|the|these|those|all|both|his|her|their|its|another|\w+'s"
+)
+_SUBORDINATE = re.compile(
+    r"\b(?:because|since|after|before|when|while|if|although|though|than|where|who|out of|until|unless|given(?! by)|"
+    r"as (?!much|many|a result|the answer))\b|,? (?:\w{2,}ing)\b(?= (?:\w+ )?\d)",
+    re.IGNORECASE,
+)
+_STATED = re.compile(
+    r"\b(?:costs?|weighs?|makes?|gives?|is|are|was|were|be|takes?|earns?|earned|pays?|paid|holds?|totals?|brings?|yields?|needs?|"
+    r"gets?|has|have|had|receives?|contains?)(?: (?:a total of|about|only|exactly|just|approximately|still|now|him|her|them|us))?[ $€£]*$",
+    re.IGNORECASE,
+)
+_FOUND = re.compile(
+    r"\b(?:total(?: amount)? of|sum of|up to|comes to|amounts? to|equal to|difference of|product of|profit of|balance of|"
+    r"average of|cost of|only|exactly|left with|made)[ $]*$",
+    re.IGNORECASE,
+)
+
+
+def _blank(pattern: re.Pattern, text: str) -> str:
+    return pattern.sub(lambda match: " " * len(match.group()), text)
+
+
+def usable_numbers(text: str) -> list[Number]:
+    """The numbers that can be an answer: not rejected by a "not", no label such as the 2 of "Step 2:"."""
+    numbers = []
+    for number in find_numbers(text):
+        before = text[max(0, number.start - 40) : number.start]
+        if (
+            _REJECTED.search(before)
+            or _DISMISSED.match(text, number.end)
+            or (_COUNTED.search(before) and re.match(r" ?[:.)]", text[number.end :]))
+        ):
+            continue
+        numbers.append(number)
+    return numbers
+
+
+def after_equals(text: str, numbers: list[Number]) -> Number | None:
+    """The result of the last equation: the number to the right of the last equals sign, else the one to its left."""
+    signs = list(_EQUALS.finditer(text))
+    for sign in reversed(signs):
+        right = [number for number in numbers if number.start >= sign.end()]
+        if right and not right[0].operand:
+            gap = text[sign.end() : right[0].start]
+            return right[0] if len(gap) < 40 else None
+        if not right and re.match(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])", text[sign.end() :]):
+            left = [number for number in numbers if number.end <= sign.start()]
+            if left and sign.start() - left[-1].end <= 1 and not left[-1].operand:
+                return left[-1]  # 12 = x
+    return None
+
+
+def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]]) -> int:
+    """How little a number looks like the one that a sentence is about; 0 is best."""
+    before = text[max(0, number.start - 60) : number.start]
+    cost = 0
+    if any(start <= number.start < end for start, end in subordinate):
+        cost += 4
+    if _COUNTED.search(before):
+        cost += 3
+    if number.ordinal:
+        cost += 6
+    if number.word and text[number.start : number.end].lower() in ("one", "half"):
+        cost += 2
+    if number.operand:
+        cost += 2
+    if text[number.end : number.end + 1] == "-" and text[number.end + 1 : number.end + 2].isalpha():
+        cost += 2  # a 12-inch pizza
+    if re.compile(r"(?: [a-z]+){0,2} (?:in total|altogether|in all|all told)\b").match(text, number.end):
+        cost -= 3
+    if _STATED.search(before):
+        return cost - 1
+    if _FOUND.search(before) or re.search(r"\bfrom [^,.]{1,30} to [$]?$", before):
+        return cost
+    words = re.findall(r"[a-z']+", before.lower().rpartition(",")[2])[-2:]
+    if words and _GIVEN.fullmatch(words[-1]):
+        cost += 3
+    elif (words and words[-1] == "of") or (len(words) == 2 and words[0] in ("each", "every", "per")):
+        cost += 1
+    return cost
+
+
+def _subordinate_spans(text: str) -> list[tuple[int, int]]:
+    spans = []
+    for match in _SUBORDINATE.finditer(text):
+        end = re.compile(r",(?!\d)|$").search(text, match.end()).start()
+        if match.group().strip(", ").lower() in ("than", "out of"):
+            end = min(end, match.end() + 12)
+        spans.append((match.start(), end))
+    return spans
+
+
+def _is_aside(match: re.Match, text: str, numbers: list[Number], results: set[Fraction]) -> bool:
+    """Whether ", leaving 4" only adds to a conclusion that stands in front of it."""
+    head = {n.value for n in numbers if n.end <= match.start() and not n.operand}
+    tail = {n.value for n in numbers if n.start >= match.end()}
+    if head & results:
+        return True
+    participle = match.group().strip(" ,;").lower() in ("leaving", "making", "giving", "meaning", ":")
+    return bool(participle and head and CONCLUSION.match(text) and not tail & results)
+
+
+def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
+    """The number that a sentence concludes with.
+
+    Numbers in brackets count only where there are no others. The last clause with a "so" counts, in it the result of an
+    equation, else the number that looks least like a given one; among equals, the first.
+
+    Args:
+        sentence (`str`):
+            A sentence of a cleaned text.
+        results (`set[Fraction]`, *optional*):
+            Results of calculations in the text: a conclusion that restates one of them is preferred.
+
+    Returns:
+        `Number` or `None`: the number, if the sentence has one.
+    """
+    outer = _blank(_ASIDE, _blank(_ASIDE, sentence))
+    for text in (outer, sentence):
+        numbers = [number for number in usable_numbers(text) if number.value is not None]
+        if not numbers:
+            continue
+        for match in reversed(list(_THEREFORE.finditer(text))):
+            tail = [number for number in numbers if number.start >= match.end()]
+            if (match.group("loose") or match.group("colon")) and _is_aside(match, text, numbers, results):
+                continue
+            if any(not number.operand for number in tail):
+                text = " " * match.end() + text[match.end() :]
+                numbers = tail
+                break
+        if re.search(r" or [a-zA-Z] ?=", text):
+            return None  # two solutions
+        if result := after_equals(text, numbers):
+            return result
+        numbers = [number for number in numbers if not number.operand]
+        if not numbers:
+            continue
+        spans = _subordinate_spans(text)
+        costs = [_demotion(text, number, spans) for number in numbers]
+        costs = [cost - 4 * (number.value in results) for number, cost in zip(numbers, costs, strict=True)]
+        return numbers[costs.index(min(costs))]
+    return None
+
+
+def _results(parts: list[str]) -> set[Fraction]:
+    """The results of the last equations in a text."""
+    results = set()
+    for part in reversed(parts[-40:]):
+        if _EQUALS.search(part):
+            numbers = [number for number in usable_numbers(part) if number.value is not None]
+            if result := after_equals(part, numbers):
+                results.add(result.value)
+                break
+    return results
+
+
+def _backwards(parts: list[str], results: set[Fraction]) -> Fraction | None:
+    remark = None
+    for part in reversed(parts[-60:]):
+        if (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
+            return Fraction(0)
+        picked = pick(part, results)
+        if picked is None:
+            continue
+        remarks = REMARK.match(part) and "=" not in part
+        remarks = remarks and all(match.group("colon") for match in _THEREFORE.finditer(part))
+        if len(parts) > 1 and (remarks or _ASIDE.fullmatch(part.rstrip("."))):
+            remark = picked.value if remark is None else remark
+            continue
+        return picked.value
+    return remark
+
+
+def conclude(text: str) -> Fraction | None:
+    """The number that a text ends on where nothing announces an answer.
+
+    Sentences are read from the last one back; remarks and checks of an answer are passed over.
+    """
+    parts = [part[-1200:] for part in sentences(text)]
+    answered = False
+    for index, part in enumerate(parts):
+        if answered and _CHECK.match(part):
+            parts = parts[:index]
+            break
+        answered = answered or bool(usable_numbers(part))
+    results = _results(parts)
+    for index, part in enumerate(parts[:4]):
+        if index and EXPLAINS.match(part):
+            # The answer first, then how it was found: they agree, or the way to it is told without an equation.
+            head = _backwards(parts[:index], results)
+            concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
+            if head is not None and not concluded and (head in results or not results):
+                return head
+            break
+    return _backwards(parts, results)

@@ -1,0 +1,149 @@
+"""One spelling for what can be spelled in many ways: characters, spaces, markdown, HTML, LaTeX.
+
+Every step takes time linear in the text: no pattern has two unbounded repeats that could match the same characters.
+"""
+
+import re
+import unicodedata
+
+from .latex import to_plain
+
+
+MAX_LENGTH = 65_536
+
+_SPECIAL = {
+    "−": "-",
+    "–": "-",
+    "—": " - ",
+    "‐": "-",
+    "‑": "-",
+    "‒": "-",
+    "―": " - ",
+    "⁄": "/",
+    "∕": "/",
+    "∗": "*",
+    "⋅": "×",
+    "·": "×",
+    "∙": "×",
+    "✕": "×",
+    "✖": "×",
+    "‘": "'",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+    "≃": "≈",
+    "≅": "≈",
+    "→": "=>",
+    "⇒": "=>",
+    "⟹": "=>",
+    "➔": "=>",
+    "…": "...",
+    "。": ". ",
+    "、": ", ",
+    "：": ": ",
+    "\u2028": "\n",
+    "\u2029": "\n\n",
+    "\x85": "\n",
+}
+_SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
+
+
+def _plain_character(char: str) -> str:
+    if char in _SPECIAL:
+        return _SPECIAL[char]
+    category = unicodedata.category(char)
+    if category == "Nd":
+        return str(unicodedata.decimal(char))
+    if category == "Zs":
+        return " "
+    if category in ("Cf", "Cc", "Cs"):
+        return ""
+    folded = unicodedata.normalize("NFKC", char)
+    if "⁄" in folded:
+        return _VULGAR + folded.replace("⁄", "/")
+    return folded if folded.isascii() else char
+
+
+def plain_characters(text: str) -> str:
+    """Map digits, dashes, quotes, spaces and fractions of all scripts to ASCII, and drop invisible characters."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.isascii():
+        text = re.sub(r"− +(?=[\d.$])", "−", text)  # a true minus sign belongs to its number
+        text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
+        text = text.translate({ord(char): _plain_character(char) for char in set(text) if ord(char) > 127})
+        text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
+    return text.translate({code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10})
+
+
+def collapse_spaces(text: str) -> str:
+    """Leave single spaces and at most one empty line in a row."""
+    text = re.sub(r"[ \t]+", " ", text)
+    text = text.replace(" \n", "\n").replace("\n ", "\n")
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _annotation(match: re.Match) -> str:
+    # GSM8K writes "<<48/2=24>>24": the result is repeated after the annotation, unless the text was cut.
+    following = match.string[match.end() : match.end() + 1]
+    return "" if following.isdigit() or following in ("-", ".", "$") else match.group(1).rpartition("=")[2]
+
+
+def strip_markup(text: str) -> str:
+    """Remove markdown emphasis, code marks, struck text, HTML tags and calculator annotations."""
+    text = re.sub(r"<<([^<>\n]*)>>", _annotation, text)
+    text = re.sub(r"<(s|del|strike)>[^<>]{0,300}</\1>", " ", text, flags=re.IGNORECASE)
+    text = re.sub(r"<((?:final[ _]?)?answer)>", r"\n\1: ", text, flags=re.IGNORECASE)
+    text = re.sub(r"<(/?(?:final[ _]?)?answer|br ?/?|/?p|/?div|/?think)>", "\n", text, flags=re.IGNORECASE)
+    text = re.sub(r"<(/?[a-zA-Z][a-zA-Z0-9]{0,15})(?: [^<>]{0,80})?/?>", _tag, text)
+    text = re.sub(r"~~[^~\n]{1,300}~~", " ", text)
+    text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
+    text = re.sub(r"\*\*+|__+", "", text)
+    text = re.sub(r"(?<![\w*)])[*_](?=[\w$(-])|(?<=[\w.!?%)])[*_](?![\w* (])", "", text)
+    # A space and a word, not a second operand, follow the closing star of "*42* apples".
+    text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
+    text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
+    # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
+    text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ ?>{1,4} ?", "", text, flags=re.MULTILINE)
+    return re.sub(r"^ ?[*•◦‣-] (?=\S)", "", text, flags=re.MULTILINE).replace("$$", " ")
+
+
+def _tag(match: re.Match) -> str:
+    name = match.group(1).lower()
+    if name == "sup":
+        return "^"
+    # A tag such as <Explanation> that names a part of the answer reads as a heading; a formatting tag as nothing.
+    return match.group(1) if name in ("explanation", "answer", "rationale", "reason", "reasoning") else ""
+
+
+def window(text: str) -> str:
+    """Keep of a very long text its start, its end, and the neighbourhood of its last cues.
+
+    A model that runs in a loop can write megabytes. Its answer stands at an end or behind a cue, and the bound keeps
+    the cost of every later step small.
+    """
+    if len(text) <= MAX_LENGTH:
+        return text
+    half = MAX_LENGTH // 4
+    lowered = text.lower()
+    places = [0, len(text)]
+    # Lower case may change the length of exotic letters; a window of some thousand characters does not mind.
+    places += [place for cue in ("answer", "boxed{", "####") if (place := lowered.rfind(cue)) >= 0]
+    spans: list[list[int]] = []
+    for place in sorted(places):
+        reach = half if place in (0, len(text)) else 2000
+        start, end = max(0, place - reach), min(len(text), place + reach)
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([start, end])
+    return "\n\n".join(text[start:end] for start, end in spans)
+
+
+def clean(text: str) -> str:
+    """Bring a text into the one spelling that all readers of answers expect."""
+    text = plain_characters(window(text))
+    # Markup goes first: the stars and underscores of "**$\boxed{5}$**" would otherwise stick to the number.
+    text = strip_markup(text)
+    return collapse_spaces(to_plain(text) if "\\" in text or "{" in text else text)

@@ -1,0 +1,225 @@
+"""`qcrd train`: from a saved model and a data file to a saved student, and errors in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from peft import PeftModel
+from running import largest_difference, weights
+from safetensors.torch import load_file
+from tiny import ids, ragged_rows, tiny_llama, tiny_t5, word_tokenizer
+from transformers import AutoModelForCausalLM
+
+from qcrd_trl import RationaleDiscriminator
+from qcrd_trl.cli.main import main
+from qcrd_trl.models import load_model
+
+
+@pytest.fixture
+def base(tmp_path):
+    """Folder of a tiny student with its tokenizer."""
+    tiny_llama().save_pretrained(tmp_path / "base")
+    word_tokenizer().save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A training set as Parquet."""
+    path = tmp_path / "train.parquet"
+    Dataset.from_list(ragged_rows(12)).to_parquet(path)
+    return path
+
+
+def settings(tmp_path, base, data, **more):
+    """A YAML file of a short run."""
+    values = {
+        "model_name_or_path": str(base),
+        "dataset": str(data),
+        "output_dir": str(tmp_path / "out"),
+        "preset": "qcrd",
+        "per_device_train_batch_size": 4,
+        "max_steps": 3,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "discriminator_hidden_size": 8,
+        "use_cpu": True,
+        **more,
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return ["train", "--config", str(path)]
+
+
+def test_trains_and_saves(tmp_path, base, data, capsys):
+    """The command's output is what users keep: the student, its format, its discriminator, its numbers."""
+    out = tmp_path / "out"
+    assert main(settings(tmp_path, base, data)) == 0
+    assert f"Saved the student to {out}" in capsys.readouterr().out
+    trained = AutoModelForCausalLM.from_pretrained(out)
+    assert largest_difference(weights(trained), weights(tiny_llama())) > 1e-3
+    assert RationaleDiscriminator.from_pretrained(out).hidden_size == 8
+    assert json.loads((out / "qcrd_format.json").read_text(encoding="utf-8"))["explain_prefix"] == "<Explain>"
+    assert json.loads((out / "train_results.json").read_text(encoding="utf-8"))["train_loss"] > 0
+    history = json.loads((out / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3]
+    parts = {"loss/label", "loss/positive", "loss/negative", "loss/discriminator", "quality/positive"}
+    assert parts <= history[0].keys()
+
+
+def test_flags_override_the_file(tmp_path, base, data):
+    """A sweep changes one flag of a file: the file must not win, and what is not named must stay."""
+    argv = settings(tmp_path, base, data, preset="dss", alpha_1=0.25)
+    out = tmp_path / "other"
+    assert main([*argv, "--output_dir", str(out), "--max_steps", "2", "--alpha_2", "0.75"]) == 0
+    assert not (tmp_path / "out").exists()
+    state = json.loads((out / "trainer_state.json").read_text(encoding="utf-8"))
+    assert state["global_step"] == 2
+    first = state["log_history"][0]
+    assert first["loss"] == pytest.approx(0.25 * first["loss/label"] + 0.75 * first["loss/positive"], abs=1e-5)
+    assert not (out / "discriminator").exists()
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_an_adapter(tmp_path, base, data, family):
+    """PEFT wraps an encoder-decoder in a class of its own, and the flag's default is that of decoder-only models."""
+    if family == "t5":
+        tiny_t5().save_pretrained(base)
+        word_tokenizer(adds_eos=True).save_pretrained(base)
+    argv = settings(tmp_path, base, data, use_peft=True, lora_r=4, lora_target_modules="all-linear")
+    assert main(argv) == 0
+    out = tmp_path / "out"
+    student = load_model(out)
+    assert isinstance(student, PeftModel)
+    task = {"llama": "CAUSAL_LM", "t5": "SEQ_2_SEQ_LM"}[family]
+    assert json.loads((out / "adapter_config.json").read_text(encoding="utf-8"))["task_type"] == task
+    stored = load_file(out / "adapter_model.safetensors")
+    assert any("lora_B" in name for name in stored)
+    assert all(value.any() for name, value in stored.items() if "lora_B" in name)
+
+
+def test_precision_of_the_weights(tmp_path, base, data):
+    """The flag is TRL's; its default must not train a student in the precision it happens to be stored in."""
+    tiny_llama().to(torch.bfloat16).save_pretrained(base)
+    assert main(settings(tmp_path, base, data, max_steps=1)) == 0
+    assert load_model(tmp_path / "out", dtype="auto").dtype == torch.float32
+    assert main([*settings(tmp_path, base, data, max_steps=1), "--dtype", "bfloat16"]) == 0
+    assert load_model(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_held_out_share_is_measured(tmp_path, base, data):
+    """Questions that are trained on as well would measure memory."""
+    argv = settings(tmp_path, base, data, eval_fraction=0.25, eval_strategy="steps", eval_steps=1)
+    assert main(argv) == 0
+    results = json.loads((tmp_path / "out" / "eval_results.json").read_text(encoding="utf-8"))
+    assert results["eval_loss"] > 0
+    assert results["eval_loss/label"] > 0
+    history = json.loads((tmp_path / "out" / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    assert len([entry for entry in history if "eval_loss" in entry]) >= 3
+
+
+def test_resume(tmp_path, base, data):
+    """Stopped after two steps and called again, the run ends as if it had not been stopped."""
+    arguments = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
+    assert main(settings(tmp_path, base, data, **arguments)) == 0
+    whole = weights(load_model(tmp_path / "out"))
+    out = tmp_path / "stopped"
+    argv = [*settings(tmp_path, base, data, **arguments), "--output_dir", str(out)]
+    assert main([*argv, "--max_steps", "2"]) == 0
+    assert sorted(p.name for p in out.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    assert largest_difference(weights(load_model(out)), whole) > 1e-4
+    assert main([*argv, "--resume"]) == 0
+    state = json.loads((out / "trainer_state.json").read_text(encoding="utf-8"))
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [1, 2, 3]
+    assert largest_difference(weights(load_model(out)), whole) == 0
+    discriminators = [RationaleDiscriminator.from_pretrained(folder) for folder in (out, tmp_path / "out")]
+    assert largest_difference(*map(weights, discriminators)) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--resume"], "--resume: there is no checkpoint in"),
+        (["--model_name_or_path", "./no/such/model"], "No model could be loaded from './no/such/model'"),
+        (["--dataset", "./no/such/data.jsonl"], "./no/such/data.jsonl"),
+        (["--reduction", "median"], "Unknown reduction 'median'"),
+        (["--preset", "best"], "Unknown preset 'best'"),
+        (["--alpha_1", "nan"], "alpha_1 must be a finite number"),
+        (["--eval_strategy", "steps"], "needs --eval_dataset or --eval_fraction"),
+        (["--eval_fraction", "0.01"], "--eval_fraction must leave questions on both sides"),
+        (["--eval_fraction", "0.5", "--eval_dataset", "x.jsonl"], "exclude each other"),
+        (["--max_length", "3"], "Row 0: column 'prompt'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_work_ends_in_one_line(tmp_path, base, data, capfd, flags, message):
+    """A traceback of a hundred lines hides the one flag that is wrong; and no time was to be spent before."""
+    assert main([*settings(tmp_path, base, data), *flags]) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("qcrd train: error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--alpha_4", "1"], "unrecognized arguments: --alpha_4"),
+        (["--max_steps", "many"], "argument --max_steps: invalid int value: 'many'"),
+        (["--dtype", "float33"], "argument --dtype: invalid choice: 'float33'"),
+    ],
+    ids=["unknown", "type", "choice"],
+)
+def test_flags_that_do_not_exist(tmp_path, base, data, capsys, flags, message):
+    """A misspelt flag that is ignored trains another recipe than the one that was asked for."""
+    with pytest.raises(SystemExit) as ended:
+        main([*settings(tmp_path, base, data), *flags])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert message in lines[-1]
+    # Building the fixtures shows progress bars; the usage of 200 flags would hide what is wrong with one.
+    assert not any("[--" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("preset: qcrd\nalpha_9: 1\n", "Unknown key 'alpha_9'"),
+        ("preset: [qcrd\n", "is not valid YAML"),
+        ("max_steps: many\n", "max_steps"),
+    ],
+    ids=["key", "syntax", "value"],
+)
+def test_a_file_that_cannot_work(tmp_path, capsys, text, message):
+    """A key that is ignored is a setting that was not made."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        status = main(["train", "--config", str(path), "--dataset", "x", "--output_dir", str(tmp_path / "out")])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_is_needed(tmp_path, data, capsys):
+    """The flag belongs to TRL, where it is optional."""
+    assert main(["train", "--dataset", str(data), "--output_dir", str(tmp_path), "--use_cpu"]) == 2
+    assert "--model_name_or_path is missing" in capsys.readouterr().err
+
+
+def test_as_a_module_for_launchers(tmp_path, base, data):
+    """`accelerate launch -m qcrd_trl.cli.train` and torchrun start the file, not the command."""
+    argv = settings(tmp_path, base, data, max_steps=1)[1:]
+    command = [sys.executable, "-m", "qcrd_trl.cli.train", *argv]
+    root = Path(__file__).resolve().parents[2]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert load_model(tmp_path / "out")(torch.tensor([ids("a")])).logits.isfinite().all()
