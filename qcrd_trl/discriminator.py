@@ -124,7 +124,9 @@ class RationaleDiscriminator(nn.Module):
         except (ValueError, AttributeError) as err:
             raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} is damaged: {err}") from err
         if kind != "student":
-            raise ModelError(f"{str(folder)!r} holds no discriminator of kind 'student': its {CONFIG_NAME} says kind={kind!r}.")
+            raise ModelError(
+                f"{str(folder)!r} holds no discriminator of kind 'student': its {CONFIG_NAME} says kind={kind!r}."
+            )
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} must give input_size and hidden_size, says {config}.")
         discriminator = cls(*sizes)

@@ -53,6 +53,7 @@ PRESETS: dict[str, dict] = {
         "margin_type": "absolute",
         "quality_weighting": "printed",
         "discriminator": "student",
+        "discriminator_loss": "ratio",
     },
     # Where the printed recipe cost accuracy in a miniature benchmark, it is replaced: a positive drawn at each visit in
     # place of the easiest one, quality weights that do not shrink the loss, a margin that follows the positive.

@@ -180,7 +180,8 @@ def test_wrong_flags(capsys, argv, message):
         parse(*argv)
     assert stop.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith("usage: qcrd test")
+    assert error.startswith("qcrd test: error: ")
+    assert error.count("\n") == 1
     assert message in error
 
 

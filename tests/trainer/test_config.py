@@ -87,7 +87,7 @@ def test_alpha_2_of_0_is_label_only():
     [
         *(("alpha_1", 0.0), ("alpha_2", 0.125), ("alpha_3", 0.0), ("beta", 0.0), ("margin", 0.0)),
         *(("margin_type", "absolute"), ("quality_weighting", "printed"), ("rationale_source", "raw")),
-        *(("positive_reduction", "min"), ("negative_reduction", "mean"), ("discriminator_loss", "ratio")),
+        *(("positive_reduction", "min"), ("negative_reduction", "mean"), ("discriminator_loss", "binary")),
     ],
 )
 def test_explicit_wins_over_the_preset(name, value):
