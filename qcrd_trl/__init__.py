@@ -14,6 +14,7 @@ _NAMES = {
     "QCRDError": "qcrd_trl.errors",
     "QCRDTrainer": "qcrd_trl.trainer.qcrd_trainer",
     "RationaleDiscriminator": "qcrd_trl.discriminator",
+    "SelfAdversarialCallback": "qcrd_trl.callbacks",
     "StudentFormat": "qcrd_trl.data.prompts",
     "evaluate_student": "qcrd_trl.evaluation",
     "extract_answer": "qcrd_trl.answers",
@@ -26,6 +27,7 @@ __all__ = [
     "QCRDError",
     "QCRDTrainer",
     "RationaleDiscriminator",
+    "SelfAdversarialCallback",
     "StudentFormat",
     "__version__",
     "evaluate_student",
@@ -35,6 +37,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .answers import extract_answer
+    from .callbacks import SelfAdversarialCallback
     from .data.collator import DataCollatorForQCRD
     from .data.prompts import StudentFormat
     from .discriminator import RationaleDiscriminator

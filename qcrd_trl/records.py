@@ -113,3 +113,40 @@ class Selection:
         if not self.num_samples:
             return None
         return (self.votes[0][1] if self.votes else 0) / self.num_samples
+
+
+@dataclass(frozen=True)
+class Negative:
+    """
+    One low-quality rationale that a snapshot of the student generated.
+
+    Attributes:
+        text (`str`):
+            The rationale, without special tokens.
+        token_ids (`tuple[int, ...]`):
+            Its tokens as they were drawn; the closing EOS is there only if the student ended it.
+        iteration (`int`):
+            The iteration that it is a negative of, counted from 0.
+        snapshot (`int`):
+            The iteration that the generating snapshot was taken at; 0 is the untrained student.
+        seed (`int`):
+            Seed of the batch that it was drawn in.
+        temperature (`float`):
+            Sampling temperature.
+        is_finished (`bool`):
+            Whether the student ended it, rather than the limit of new tokens.
+        reaches_label (`bool` or `None`):
+            Whether its answer is the label, so that it is no negative by its answer; `None` if that was not asked.
+        quality (`float` or `None`):
+            The discriminator's latest score of it in training, in (0, 1); `None` before it was scored.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    iteration: int
+    snapshot: int
+    seed: int
+    temperature: float
+    is_finished: bool
+    reaches_label: bool | None = None
+    quality: float | None = None

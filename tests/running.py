@@ -48,6 +48,7 @@ def config(folder: Path | str, **overrides: Any) -> QCRDConfig:
         "disable_tqdm": True,
         "use_cpu": True,
         "discriminator_hidden_size": 8,
+        "negative_source": "minority",
     }
     return QCRDConfig(**{**arguments, **overrides})
 

@@ -1,5 +1,6 @@
 """Tokenized questions to padded tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,16 +63,17 @@ class DataCollatorForQCRD:
                 question.append(position)
                 positive.append(is_positive)
         batch = {"question_index": torch.tensor([int(feature["question_index"]) for feature in features])}
-        batch.update(self._pad(label_rows))
-        batch.update({f"rationale_{name}": tensor for name, tensor in self._pad(rationale_rows).items()})
+        batch.update(self.rows(label_rows))
+        batch.update({f"rationale_{name}": tensor for name, tensor in self.rows(rationale_rows).items()})
         batch["rationale_question"] = torch.tensor(question, dtype=torch.long)
         batch["rationale_is_positive"] = torch.tensor(positive, dtype=torch.bool)
         return batch
 
-    def _pad(self, rows: list[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
+    def rows(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, torch.Tensor]:
+        """`input_ids`, `attention_mask` and `labels` of pairs of prompt and completion, a row each."""
         if self.is_encoder_decoder:
-            inputs = [prompt for prompt, _ in rows]
-            labels = [completion for _, completion in rows]
+            inputs = [list(prompt) for prompt, _ in rows]
+            labels = [list(completion) for _, completion in rows]
         else:
             inputs = [[*prompt, *completion] for prompt, completion in rows]
             labels = [[*([-100] * len(prompt)), *completion] for prompt, completion in rows]

@@ -1,10 +1,12 @@
 """Batched generation that leaves the model as it was."""
 
 import copy
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -22,11 +24,13 @@ class Completion:
         text (`str`): without special tokens and surrounding white space.
         num_tokens (`int`): tokens generated, the closing EOS included.
         is_finished (`bool`): whether the model ended it, rather than `max_new_tokens`.
+        token_ids (`tuple[int, ...]`): the tokens generated, the closing EOS included.
     """
 
     text: str
     num_tokens: int
     is_finished: bool
+    token_ids: tuple[int, ...] = ()
 
 
 @torch.no_grad()
@@ -38,9 +42,13 @@ def generate_completions(
     batch_size: int = 32,
     desc: str = "Generating",
     progress: bool = True,
-) -> list[Completion]:
+    temperature: float | None = None,
+    seeds: Callable[[int], int] | None = None,
+    share: tuple[int, int] = (0, 1),
+    max_length: int | None = None,
+) -> list[Completion | None]:
     """
-    Greedy completions of tokenized prompts.
+    Completions of tokenized prompts, greedy or sampled.
 
     Prompts are sorted by length, so that batches hold little padding, and given back in their order. Padding is done
     here, on the left for decoder-only models, so the tokenizer's `padding_side` is neither read nor changed.
@@ -60,27 +68,55 @@ def generate_completions(
             Label of the progress bar.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show it.
+        temperature (`float`, *optional*):
+            Samples from the whole distribution at this temperature. Greedy if left out.
+        seeds (`Callable[[int], int]`, *optional*):
+            Seed of each batch by its number, so that what is sampled depends neither on the random state nor on who
+            samples it. The random state of Python, NumPy and torch is as before afterwards.
+        share (`tuple[int, int]`, *optional*, defaults to `(0, 1)`):
+            `(process, processes)`: of the batches, only every `processes`-th is generated here, starting at `process`.
+        max_length (`int`, *optional*):
+            Largest number of tokens of the longest prompt of a batch and a completion together, or of a completion in an
+            encoder-decoder model.
 
     Returns:
-        `list[Completion]`: one for each prompt, in their order.
+        `list[Completion | None]`: one for each prompt, in their order; `None` for a prompt of another's share.
     """
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    mine = range(share[0], len(batches), share[1])
     completions: list[Completion | None] = [None] * len(prompts)
-    config = _greedy(model, tokenizer, max_new_tokens)
+    config = _generation_config(model, tokenizer, max_new_tokens, temperature)
     keep_cpu_gradients(model)
-    with inference_mode(model), tqdm(total=len(prompts), desc=desc, disable=not progress, leave=False) as bar:
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
+    bar = tqdm(total=sum(len(batches[i]) for i in mine), desc=desc, disable=not progress, leave=False)
+    with preserved_random_state(), inference_mode(model), bar:
+        for number in mine:
+            chosen = batches[number]
             inputs = pad_prompts(
                 [prompts[i] for i in chosen], tokenizer.pad_token_id, left=not is_encoder_decoder(model)
             )
             inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-            sequences = model.generate(**inputs, generation_config=copy.deepcopy(config))
+            if seeds is not None:
+                torch.manual_seed(seeds(number))
             skip = 1 if is_encoder_decoder(model) else inputs["input_ids"].shape[1]
+            limited = copy.deepcopy(config)
+            if max_length is not None:
+                room = max_length if is_encoder_decoder(model) else max_length - skip
+                limited.max_new_tokens = max(1, min(max_new_tokens, room))
+            sequences = model.generate(**inputs, generation_config=limited)
             for i, ids in zip(chosen, sequences[:, skip:].tolist(), strict=True):
                 completions[i] = _completion(ids, config.eos_token_id, tokenizer)
             bar.update(len(chosen))
     return completions
+
+
+def batch_of(prompts: Sequence[Sequence[int]], batch_size: int) -> list[int]:
+    """Number of the batch in which [`generate_completions`] completes each prompt."""
+    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+    numbers = [0] * len(prompts)
+    for place, i in enumerate(order):
+        numbers[i] = place // batch_size
+    return numbers
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], pad_token_id: int, left: bool) -> dict[str, torch.Tensor]:
@@ -107,14 +143,32 @@ def inference_mode(model: nn.Module):
             module.training = training
 
 
-def _greedy(model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> GenerationConfig:
+@contextmanager
+def preserved_random_state():
+    """Puts the random state of Python, NumPy and torch (the CPU's, every GPU's) back at the end, also after an error."""
+    own, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(numpy_state)
+
+
+def _generation_config(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, temperature: float | None
+) -> GenerationConfig:
     given = getattr(model, "generation_config", None) or GenerationConfig()
     ends = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]
     ends = sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
     # Written out in full: whatever stays unset here is taken from the model's own generation config.
+    how = {"do_sample": False}
+    if temperature is not None:
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        how |= {"min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
     return GenerationConfig(
+        **how,
         max_new_tokens=max_new_tokens,
-        do_sample=False,
         num_beams=1,
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,
@@ -131,4 +185,4 @@ def _completion(ids: list[int], ends: list[int], tokenizer: PreTrainedTokenizerB
     finished = next((place for place, token in enumerate(ids) if token in ends), None)
     kept = ids if finished is None else ids[: finished + 1]
     text = tokenizer.decode(kept, skip_special_tokens=True).strip()
-    return Completion(text, len(kept), finished is not None)
+    return Completion(text, len(kept), finished is not None, tuple(kept))

@@ -12,7 +12,7 @@ from ..errors import ModelError
 from .qcrd_config import QCRDConfig
 
 
-OPTIMIZER_NAME = "optimizer.pt"
+DISCRIMINATOR_FOLDER, OPTIMIZER_NAME = "discriminator", "optimizer.pt"
 
 
 class DiscriminatorUpdate:
@@ -78,13 +78,17 @@ class DiscriminatorUpdate:
         except RuntimeError as err:
             raise ModelError(f"The discriminator in {str(folder)!r} is not of this run's size: {err}") from err
 
-    def save_optimizer(self, folder: Path) -> None:
-        """Writes the optimizer's state beside the discriminator."""
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(self.optimizer.state_dict(), folder / OPTIMIZER_NAME)
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes the optimizer's state beside the discriminator, which every saved model has."""
+        if self.args.should_save:
+            folder = folder / DISCRIMINATOR_FOLDER
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save(self.optimizer.state_dict(), folder / OPTIMIZER_NAME)
 
-    def load_optimizer(self, folder: Path) -> None:
-        """Takes over the optimizer's state that a checkpoint holds."""
+    def load_checkpoint(self, folder: Path) -> None:
+        """Takes over the discriminator and its optimizer's state."""
+        folder = folder / DISCRIMINATOR_FOLDER
+        self.load(folder)
         if (folder / OPTIMIZER_NAME).is_file():
             state = torch.load(folder / OPTIMIZER_NAME, map_location=self.accelerator.device, weights_only=True)
             self.optimizer.load_state_dict(state)

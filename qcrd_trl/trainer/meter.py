@@ -34,6 +34,17 @@ class Meter:
             value = value.detach().to(self._device, self._dtype) if torch.is_tensor(value) else float(value)
             self._sums[i, column] += value
 
+    def state(self) -> dict[str, list[float]]:
+        """The sums and divisors of this process, by name."""
+        totals, counts = self._sums.cpu().tolist()
+        return {name: [total, count] for name, total, count in zip(self.names, totals, counts, strict=True)}
+
+    def load_state(self, state: dict[str, list[float]]) -> None:
+        """Goes on from what [`~Meter.state`] gave; a name that it does not hold starts anew."""
+        self.reset()
+        for name in self.names:
+            self.add(name, *state.get(name, (0.0, 0.0)))
+
     def compute(self, reduce=None) -> dict[str, float]:
         """
         Mean of each quantity that was seen.

@@ -23,6 +23,7 @@ POSITIVE_DRAW, NEGATIVE_DRAW = 1, 2
 # What is logged by name. `loss/...` are means over all questions, so that with their weights they add up to the loss;
 # the others are means over what they speak of.
 LOGGED = (
+    "loss",
     "loss/label",
     "loss/positive",
     "loss/negative",
@@ -51,6 +52,7 @@ class RationaleRows:
         question (`torch.Tensor`): row of each rationale's question in the batch, shape `(N,)`.
         is_positive (`torch.Tensor`): boolean, shape `(N,)`.
         num_questions (`int`): questions of the batch.
+        generated (`torch.Tensor` or `None`): which generated negative each is, -1 for one of the dataset, shape `(N,)`.
     """
 
     input_ids: torch.Tensor
@@ -59,6 +61,7 @@ class RationaleRows:
     question: torch.Tensor
     is_positive: torch.Tensor
     num_questions: int
+    generated: torch.Tensor | None = None
 
 
 def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) -> RationaleRows:
@@ -96,6 +99,7 @@ def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) 
         question=question[keep],
         is_positive=positive[keep],
         num_questions=len(batch["question_index"]),
+        generated=batch["rationale_generated"][keep] if "rationale_generated" in batch else None,
     )
 
 

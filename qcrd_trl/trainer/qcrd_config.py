@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from transformers import TrainingArguments
 
+from ..answers import TASK_KINDS
 from ..data.tokenize import RATIONALE_SOURCES
 from ..errors import ConfigError
 from ..losses import (
@@ -16,6 +17,7 @@ from ..losses import (
     SIDE_REDUCTIONS,
     side_reductions,
 )
+from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
 from .presets import PRESETS
 
 
@@ -81,8 +83,8 @@ class QCRDConfig(TrainingArguments):
             Weight of the discriminator's loss in eq. 8. Paper: 0.5. 0 leaves the discriminator as it was initialised.
             Set by the preset.
         alpha_3_decay (`float`, *optional*, defaults to `0.9`):
-            Factor on `alpha_3` at each iteration (paper: 0.9). An iteration, which the paper does not define, is an
-            epoch. As Adam cancels the scale of a loss, the decay acts on the discriminator's learning rate.
+            Factor on `alpha_3` at each iteration (paper: 0.9), see `negative_refresh_steps`. As Adam cancels the scale of
+            a loss, the decay acts on the discriminator's learning rate.
         beta (`float`, *optional*):
             Weight of the negatives in eq. 3. Paper: 0.2. Set by the preset.
         margin (`float`, *optional*):
@@ -93,6 +95,36 @@ class QCRDConfig(TrainingArguments):
         quality_weighting (`str`, *optional*):
             `"printed"`: the discriminator's scores weight the rationale losses as in eq. 6 and 7. `"normalized"`: the
             same divided by their mean over the global batch. `"none"`. Set by the preset.
+
+        > Parameters that control the negatives
+
+        negative_source (`str`, *optional*):
+            `"self"`: sampled from the student as it was `negative_lag` iterations ago (see [`SelfAdversarialCallback`]).
+            `"minority"`: those of the dataset, such as the teacher's minority rationales. `"both"` of them (paper).
+            `"fixed"`: sampled from the student as it was before training. `"none"`: no negatives. Held-out questions are
+            measured by the negatives that their rows bring. Set by the preset.
+        num_negatives (`int`, *optional*, defaults to `1`):
+            Samples a question (paper: 1).
+        negative_temperature (`float`, *optional*, defaults to `1.5`):
+            Their sampling temperature (paper: 1.5).
+        negative_lag (`int`, *optional*, defaults to `5`):
+            Iterations between the snapshot that generates and the student that learns (paper: j = 5).
+        negative_refresh_steps (`float`, *optional*):
+            Length of an iteration: optimizer steps if 1 or more, the fraction of an epoch if less, an epoch if left out.
+            The paper does not define it.
+        negative_max_new_tokens (`int`, *optional*, defaults to `256`):
+            Largest number of tokens of a sample. TRL's default for completions.
+        negative_batch_size (`int`, *optional*, defaults to `64`):
+            Samples generated at a time on each device.
+        task_kind (`str`, *optional*):
+            How an answer is read from a negative: `"number"`, `"choice"`, `"nli"` or `"text"`.
+        choices_column (`str`, *optional*):
+            Column with the options of a choice, for `task_kind="choice"`.
+        correct_negatives (`str`, *optional*, defaults to `"keep"`):
+            What becomes of generated negatives whose answer is the label: `"keep"` (not looked at), `"mark"` (kept, and
+            marked in the store) or `"drop"`. The last two need `task_kind`.
+        save_negative_generators (`bool`, *optional*, defaults to `False`):
+            Whether a push to the Hub has the snapshots too.
 
         > Parameters that control the discriminator
 
@@ -174,6 +206,31 @@ class QCRDConfig(TrainingArguments):
     quality_weighting: str | None = field(
         default=None, metadata={"help": "none, printed or normalized. Default: the preset's."}
     )
+    negative_source: str | None = field(
+        default=None, metadata={"help": "self, minority, both, fixed or none. Default: the preset's."}
+    )
+    num_negatives: int = field(default=1, metadata={"help": "Generated negatives a question."})
+    negative_temperature: float = field(default=1.5, metadata={"help": "Their sampling temperature."})
+    negative_lag: int = field(
+        default=5, metadata={"help": "Iterations between the snapshot that generates and the student."}
+    )
+    negative_refresh_steps: float | None = field(
+        default=None,
+        metadata={"help": "Length of an iteration: steps, or below 1 a fraction of an epoch. Default: an epoch."},
+    )
+    negative_max_new_tokens: int = field(default=256, metadata={"help": "Largest number of tokens of a negative."})
+    negative_batch_size: int = field(default=64, metadata={"help": "Negatives generated at a time on a device."})
+    task_kind: str | None = field(
+        default=None, metadata={"help": "How a negative's answer is read: number, choice, nli or text."}
+    )
+    choices_column: str | None = field(default=None, metadata={"help": "Column with the options of a choice."})
+    correct_negatives: str = field(
+        default="keep",
+        metadata={"help": "keep, mark or drop generated negatives whose answer is the label; needs --task_kind."},
+    )
+    save_negative_generators: bool = field(
+        default=False, metadata={"help": "Whether a push to the Hub has the snapshots too."}
+    )
     discriminator: str | None = field(default=None, metadata={"help": "student or none. Default: the preset's."})
     discriminator_loss: str | None = field(
         default=None, metadata={"help": "ratio (eq. 2 as printed) or binary. Default: the preset's."}
@@ -200,6 +257,27 @@ class QCRDConfig(TrainingArguments):
     def uses_negatives(self) -> bool:
         """Whether negatives have a part in the loss: by beta, or by teaching the discriminator."""
         return self.uses_rationales and (self.beta > 0 or self.discriminator != "none")
+
+    @property
+    def generates_negatives(self) -> bool:
+        """Whether the student's snapshots generate negatives."""
+        return self.uses_negatives and self.negative_source in GENERATED
+
+    def generator_options(self) -> dict[str, Any]:
+        """The options of [`SelfAdversarialCallback`] that these arguments ask for."""
+        return {
+            "source": "fixed" if self.negative_source == "fixed" else "self",
+            "num_negatives": self.num_negatives,
+            "temperature": self.negative_temperature,
+            "lag": self.negative_lag,
+            "refresh_steps": self.negative_refresh_steps,
+            "max_new_tokens": self.negative_max_new_tokens,
+            "max_length": self.max_length,
+            "batch_size": self.negative_batch_size,
+            "task_kind": self.task_kind,
+            "correct": self.correct_negatives,
+            "choices_column": self.choices_column,
+        }
 
     def _resolve_preset(self) -> None:
         _one_of("preset", self.preset, tuple(PRESETS))
@@ -228,6 +306,19 @@ class QCRDConfig(TrainingArguments):
         _one_of("margin_type", self.margin_type, MARGIN_TYPES)
         _one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
         _one_of("discriminator", self.discriminator, DISCRIMINATORS)
+        _one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
+        if self.task_kind is not None:
+            _one_of("task_kind", self.task_kind, TASK_KINDS)
+        check_negative_options(
+            self.num_negatives,
+            self.negative_temperature,
+            self.negative_lag,
+            self.negative_refresh_steps,
+            self.negative_max_new_tokens,
+            self.negative_batch_size,
+            self.correct_negatives,
+            self.task_kind,
+        )
         _one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
         for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
             _not_negative(name, getattr(self, name))

@@ -10,19 +10,26 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
+from ..callbacks import NEGATIVES_FOLDER, SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.dataset import prepare_dataset
 from ..data.prompts import StudentFormat
+from ..data.store import NegativeStore
 from ..data.tokenize import RowTokenizer
+from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..metrics import auc
 from ..models import base_model, is_encoder_decoder, load_student
-from .discriminator_update import DiscriminatorUpdate
+from ..negative_options import iteration_steps
+from ..snapshots import SNAPSHOTS_FOLDER
+from .checkpoints import MeterPart, ResumableTrainer
+from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
 from .meter import Meter
+from .negatives import GeneratedNegatives
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores, score_rows, score_rows_by_length
@@ -38,10 +45,9 @@ _COLUMNS = [
     "positive_ids",
     "negative_ids",
 ]
-DISCRIMINATOR_FOLDER = "discriminator"
 
 
-class QCRDTrainer(Trainer):
+class QCRDTrainer(ResumableTrainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
@@ -131,6 +137,7 @@ class QCRDTrainer(Trainer):
             is_encoder_decoder=is_encoder_decoder(model),
             max_length=args.max_length,
         )
+        self.questions = train_dataset
         with args.main_process_first(desc="tokenizing"):
             train_dataset = self._tokenize(train_dataset, "train_dataset", processing_class, args)
             if isinstance(eval_dataset, dict):
@@ -138,15 +145,14 @@ class QCRDTrainer(Trainer):
                 eval_dataset = {key: self._tokenize(*pair, processing_class, args) for key, pair in named.items()}
             else:
                 eval_dataset = self._tokenize(eval_dataset, "eval_dataset", processing_class, args)
-        if data_collator is None:
-            data_collator = DataCollatorForQCRD(
-                processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
-            )
+        collator = DataCollatorForQCRD(
+            processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
+        )
 
         super().__init__(
             model=model,
             args=args,
-            data_collator=data_collator,
+            data_collator=collator if data_collator is None else data_collator,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
@@ -164,13 +170,21 @@ class QCRDTrainer(Trainer):
         self.discriminator_update = None
         if args.discriminator == "student" and args.uses_rationales:
             self.discriminator_update = DiscriminatorUpdate(self._head, args, self.accelerator)
+            self.checkpoint_parts.append(self.discriminator_update)
         self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
+        self._meters["run"] = Meter(["train_loss"], self.accelerator.device)
+        kept = {name: self._meters[name] for name in ("train", "run")}
+        self.checkpoint_parts.append(MeterPart(kept, args.process_index))
         self._evaluating = False
         self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
         self._quality_sums: torch.Tensor | None = None
         self._unscored: list[dict[str, torch.Tensor]] = []
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
+        self.negatives = NegativeStore()
+        self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator)
+        if args.generates_negatives and train_dataset is not None:
+            self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
 
     @property
     def discriminator(self) -> RationaleDiscriminator | None:
@@ -179,8 +193,11 @@ class QCRDTrainer(Trainer):
 
     @property
     def iteration(self) -> int:
-        """Completed iterations (epochs): the exponent of alpha_3's decay."""
-        return int((self.state.epoch or 0.0) + 1e-6)
+        """Completed iterations, of `negative_refresh_steps` each: the exponent of alpha_3's decay."""
+        loader = self.callback_handler.train_dataloader
+        per_epoch = None if loader is None else steps_per_epoch(loader, self.args.gradient_accumulation_steps)
+        steps = iteration_steps(self.args.negative_refresh_steps, per_epoch)
+        return int((self.state.epoch or 0.0) + 1e-6) if steps is None else self.state.global_step // steps
 
     # ---- Data ----
 
@@ -303,6 +320,8 @@ class QCRDTrainer(Trainer):
             if self._evaluating and parts.scores is not None:
                 for side in (True, False):
                     self._eval_scores[side] += parts.scores[rows.is_positive == side].tolist()
+            elif parts.scores is not None:
+                self._generated.note_scores(rows, parts.scores)
             tokens = tokens + rows.attention_mask.sum()
         meter.add("tokens_per_second", tokens, 0)
         meter.add("questions_per_second", questions, 0)
@@ -312,6 +331,11 @@ class QCRDTrainer(Trainer):
     def _rationale_task(
         self, model: nn.Module, inputs: dict[str, torch.Tensor]
     ) -> tuple[RationaleParts, RationaleRows, RowScores]:
+        own = self.args.negative_source in ("minority", "both")
+        if self._evaluating:  # held-out questions have the negatives that their rows bring
+            inputs = inputs if self.args.negative_source != "none" else self._generated.added(inputs, keeps_own=False)
+        else:
+            inputs = self._generated.added(inputs, own)
         rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
         scored = score_rows_by_length(
             model,
@@ -336,9 +360,15 @@ class QCRDTrainer(Trainer):
             self._unscored = []
         self._discriminator_loss = None
         loss = super().training_step(model, inputs, num_items_in_batch)
+        ends_step = self.accelerator.sync_gradients
+        logged = loss.detach().double()
+        if self.args.logging_nan_inf_filter:
+            logged = logged.nan_to_num(0.0, 0.0, 0.0)
+        self._meters["train"].add("loss", logged, int(ends_step))
+        self._meters["run"].add("train_loss", logged, int(ends_step))
         if self.discriminator_update is not None:
             self.discriminator_update.accumulate(self._discriminator_loss)
-            if self.accelerator.sync_gradients:
+            if ends_step:
                 self.discriminator_update.step(self.iteration)
         return loss
 
@@ -378,6 +408,7 @@ class QCRDTrainer(Trainer):
     def train(self, *args, **kwargs):
         self._clock = time.perf_counter()
         self._meters["train"].reset()
+        self._meters["run"].reset()
         return super().train(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -385,9 +416,14 @@ class QCRDTrainer(Trainer):
             meter, now = self._meters["train"], time.perf_counter()
             for name in ("tokens_per_second", "questions_per_second"):
                 meter.add(name, 0, (now - self._clock) / self.args.world_size)
+            # The base class's own sum starts anew when a run is resumed; this one is a part of the checkpoint.
             logs = {**logs, **meter.compute(self._sum_over_processes)}
             meter.reset()
             self._clock = now
+        elif "train_loss" in logs:
+            logs.update(self._meters["run"].compute(self._sum_over_processes))
+        elif "negatives/seconds" in logs:
+            self._clock += logs["negatives/seconds"]  # not a part of the training speed
         super().log(logs, start_time)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -399,20 +435,17 @@ class QCRDTrainer(Trainer):
         if self.discriminator is not None:
             self.discriminator.save_pretrained(folder / DISCRIMINATOR_FOLDER)
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self.discriminator_update is not None and self.args.should_save:
-            self.discriminator_update.save_optimizer(Path(output_dir) / DISCRIMINATOR_FOLDER)
+    def gather_negative_scores(self) -> None:
+        """Notes the discriminator's latest scores of all processes in the store; called on every process."""
+        if self.discriminator is not None:
+            scores = self._generated.take_scores()
+            for part in gather_object([scores]) if self.args.world_size > 1 else [scores]:
+                self.negatives.set_quality(part)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and self.discriminator_update is not None:
-            self.discriminator_update.load_optimizer(Path(checkpoint) / DISCRIMINATOR_FOLDER)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self.discriminator_update is not None:
-            self.discriminator_update.load(Path(resume_from_checkpoint) / DISCRIMINATOR_FOLDER)
+    def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
+        if not self.args.save_negative_generators:
+            return [f"{NEGATIVES_FOLDER}/*", f"{SNAPSHOTS_FOLDER}/*"]
+        return [] if is_checkpoint else [f"{NEGATIVES_FOLDER}/*"]
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

@@ -1,0 +1,377 @@
+"""[`SelfAdversarialCallback`]: the student's own past generates the negatives while it trains."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
+from torch import nn
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import has_length
+
+from .data.dataset import prepare_dataset
+from .data.prompts import StudentFormat
+from .data.store import NegativeStore
+from .data.tokenize import RowTokenizer
+from .data.upcoming import steps_per_epoch, upcoming_rows
+from .errors import ConfigError, ModelError, TrainingError
+from .files import is_disk_error, remove_unfinished
+from .models import base_model, is_encoder_decoder
+from .negative_options import check_negative_options, iteration_steps
+from .sampling.negatives import (
+    NegativeQuestion,
+    NegativeReport,
+    NegativeSampler,
+    NegativeSettings,
+    negative_questions,
+)
+from .snapshots import SNAPSHOTS_FOLDER, Snapshots
+
+
+logger = logging.getLogger(__name__)
+
+NEGATIVES_FOLDER = "negatives"
+GENERATORS = ("self", "fixed")
+
+
+class SelfAdversarialCallback(TrainerCallback):
+    """
+    Samples negatives from the student as it was some iterations ago (QCRD, Wang et al., EMNLP 2025, section 3.2).
+
+    At the start of each iteration the trained weights are saved as a snapshot, `output_dir/negative_generators/
+    iteration-NNNN`: a plain PEFT adapter, or all weights of a student without one. The snapshot of `lag` iterations ago is
+    put in place on the same base, samples `num_negatives` rationales a question, and the student's own weights are put
+    back: there is no second model, and the base is neither copied nor merged. What is sampled depends on the seed and the
+    iteration alone, and a run that is killed at any moment goes on from its newest checkpoint as if it had not been.
+
+    [`QCRDTrainer`] attaches this callback by itself where [`QCRDConfig`] asks for generated negatives. Attach it by hand to
+    another [`~transformers.Trainer`], whose loss then reads `callback.store`.
+
+    Args:
+        trainer ([`~transformers.Trainer`]):
+            The trainer that it is attached to.
+        questions ([`~datasets.Dataset`], *optional*):
+            Rows with `prompt`, `positive_rationales`, and optionally `id`, `label` and the options of a choice. The
+            training set of a [`QCRDTrainer`] if left out. In the order of the trainer's training set, only those that the
+            iteration will use are asked; otherwise all are.
+        source (`str`, *optional*, defaults to `"self"`):
+            `"self"`: the snapshot of `lag` iterations ago; `"fixed"`: always the student as it was before training.
+        num_negatives (`int`, *optional*, defaults to `1`):
+            Samples a question (paper: 1).
+        temperature (`float`, *optional*, defaults to `1.5`):
+            Sampling temperature (paper: 1.5).
+        lag (`int`, *optional*, defaults to `5`):
+            Iterations between the snapshot and the student that learns from it (paper: j = 5), at least 1. The earliest
+            snapshot is used until there are so many.
+        refresh_steps (`float`, *optional*):
+            Length of an iteration: optimizer steps if 1 or more, the fraction of an epoch if less. An epoch if left out;
+            the paper does not say.
+        max_new_tokens (`int`, *optional*, defaults to `256`):
+            Largest number of tokens of a sample.
+        max_length (`int`, *optional*):
+            Largest number of tokens of prompt and sample together, or of the sample in an encoder-decoder student.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Samples at a time, on each process.
+        task_kind (`str` or `Callable`, *optional*):
+            How an answer is read from a text: `"number"`, `"choice"`, `"nli"`, `"text"`, or a function of yours.
+        correct (`str`, *optional*, defaults to `"keep"`):
+            What becomes of a sample whose answer is the label: `"keep"` (not looked at), `"mark"` (kept, and marked in the
+            store) or `"drop"`. The last two need `task_kind`.
+        choices_column (`str`, *optional*):
+            Column with the options of a choice.
+        student_format ([`StudentFormat`], *optional*):
+            How questions are put to the student. That of a [`QCRDTrainer`] if left out.
+
+    Attributes:
+        store ([`~qcrd_trl.data.store.NegativeStore`]): the negatives of the current iteration, by question.
+
+    Raises:
+        [`ConfigError`], [`ModelError`], [`DataError`]: before training, for what cannot work.
+
+    Examples:
+
+    ```python
+    >>> trainer = QCRDTrainer(model=model, args=QCRDConfig("out", negative_source="none"), train_dataset=dataset)
+    >>> trainer.add_callback(SelfAdversarialCallback(trainer, temperature=0.8, lag=1, task_kind="number", correct="drop"))
+    ```
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        questions: Dataset | None = None,
+        source: str = "self",
+        num_negatives: int = 1,
+        temperature: float = 1.5,
+        lag: int = 5,
+        refresh_steps: float | None = None,
+        max_new_tokens: int = 256,
+        max_length: int | None = None,
+        batch_size: int = 64,
+        task_kind: str | Callable | None = None,
+        correct: str = "keep",
+        choices_column: str | None = None,
+        student_format: StudentFormat | None = None,
+    ):
+        check_negative_options(
+            num_negatives, temperature, lag, refresh_steps, max_new_tokens, batch_size, correct, task_kind, prefix=""
+        )
+        if source not in GENERATORS:
+            raise ConfigError(f"Unknown source {source!r}: expected one of {', '.join(GENERATORS)}.")
+        if any(isinstance(callback, SelfAdversarialCallback) for callback in trainer.callback_handler.callbacks):
+            raise ConfigError(
+                "The trainer has a SelfAdversarialCallback already. Set its options in QCRDConfig, or switch it off there by "
+                'negative_source="none" or "minority".'
+            )
+        _check_model(trainer)
+        self.trainer, self.source, self.lag, self.refresh_steps = trainer, source, lag, refresh_steps
+        self.settings = NegativeSettings(
+            num_negatives=num_negatives,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            max_length=max_length,
+            batch_size=batch_size,
+            task_kind=task_kind,
+            correct=correct,
+            seed=trainer.args.seed,
+        )
+        own = getattr(trainer, "negatives", None)
+        self.store: NegativeStore = NegativeStore() if own is None else own
+        self.snapshots = Snapshots(Path(trainer.args.output_dir) / SNAPSHOTS_FOLDER)
+        self._every: int | None = None
+        self._is_resumed = False
+        self._questions = _questions(trainer, questions, student_format, self.settings, choices_column)
+        # A trainer that knows such parts saves them within its checkpoints; another's checkpoint gets them afterwards.
+        self._is_part = hasattr(trainer, "checkpoint_parts")
+        if self._is_part:
+            trainer.checkpoint_parts.append(self)
+
+    # ---- When ----
+
+    def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        per_epoch = steps_per_epoch(train_dataloader, args.gradient_accumulation_steps)
+        self._every = iteration_steps(self.refresh_steps, per_epoch)
+        if self._every is None:
+            raise ConfigError(
+                "The training data have no length, so an iteration cannot be a part of an epoch: give `refresh_steps` as a "
+                "number of steps."
+            )
+        if state.global_step > 0 and not self._is_resumed:
+            self.load_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        elif state.global_step == 0:
+            self._together(self._start_anew)
+        self._is_resumed = False  # what was loaded serves one run
+
+    def on_step_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        iteration = state.global_step // self._every
+        if iteration != self.store.iteration:
+            self._refresh(iteration, state, train_dataloader)
+
+    def on_save(self, args, state, control, **kwargs):
+        if not self._is_part:
+            self.save_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._write_store()
+
+    # ---- What ----
+
+    def _refresh(self, iteration: int, state: Any, dataloader: Any) -> None:
+        self._write_store()  # with the scores that the last iteration's negatives got
+        snapshot = self._together(lambda: self._save_snapshot(iteration, state.global_step), everywhere=False)
+        steps = min(self._every - state.global_step % self._every, max(state.max_steps - state.global_step, 1))
+        questions = self._chosen(state.global_step, steps, dataloader)
+        trainer, accelerator = self.trainer, self.trainer.accelerator
+        sampler = NegativeSampler(base_of(trainer), trainer.processing_class, self.settings)
+        share = (accelerator.process_index, accelerator.num_processes)
+        shows = not trainer.args.disable_tqdm and accelerator.is_local_main_process
+
+        def sample():
+            with self.snapshots.activated(sampler.model, snapshot), accelerator.autocast():
+                return sampler.sample(questions, iteration, snapshot, share, shows)
+
+        kept, report = self._together(sample)
+        shares = gather_object([(kept, report)]) if share[1] > 1 else [(kept, report)]
+        negatives, report = sampler.collect(questions, shares)
+        self.store.replace(iteration, negatives, {question.id: question.prompt for question in questions})
+        self._write_store()
+        self._log(report, iteration, snapshot)
+
+    def _save_snapshot(self, iteration: int, step: int) -> int:
+        """Saves what is to be saved, on one process, and gives the snapshot to sample from."""
+        model = base_of(self.trainer)
+        there = self.snapshots.iterations()
+        if self.source == "self" or not there:
+            self.snapshots.save(model, iteration, step)
+            there = sorted({*there, iteration})
+        if self.source == "fixed":
+            return there[0]
+        there = [number for number in there if number <= iteration]
+        kept = there[-(self.lag + 1) :]
+        self.snapshots.keep(set(kept))
+        return max([number for number in kept if number <= iteration - self.lag], default=kept[0])
+
+    def _chosen(self, step: int, steps: int, dataloader: Any) -> list[NegativeQuestion]:
+        args = self.trainer.args
+        rows = None
+        if has_length(self.trainer.train_dataset) and len(self._questions) == len(self.trainer.train_dataset):
+            rows = upcoming_rows(dataloader, step, steps, args.gradient_accumulation_steps, args.world_size)
+        chosen = self._questions if rows is None else [self._questions[row] for row in sorted(rows)]
+        # The loss compares a negative with a positive.
+        return [question for question in chosen if question.positives]
+
+    def _log(self, report: NegativeReport, iteration: int, snapshot: int) -> None:
+        logs = {**report.to_logs(), "negatives/iteration": iteration, "negatives/snapshot": snapshot}
+        if self.settings.correct == "keep":
+            del logs["negatives/correct"]
+        if report.sampled and not report.kept:
+            logger.warning("None of %d sampled rationales became a negative: %s", report.sampled, report)
+        self.trainer.log(logs)
+
+    def _together(self, work: Callable[[], Any], everywhere: bool = True) -> Any:
+        """
+        Does something on every process, or on the one that saves, and gives all of them its result. If it fails on one,
+        all raise: a process that went on alone would wait for the others for ever.
+        """
+        args, accelerator = self.trainer.args, self.trainer.accelerator
+        result, error = None, None
+        if everywhere or args.should_save:
+            try:
+                result = work()
+            except Exception as err:
+                error = err
+        if accelerator.num_processes > 1:
+            told = gather_object([None if error is None else f"{type(error).__name__}: {error}"])
+            if not everywhere:
+                result = gather_object([result])[0]
+            failed = [(rank, message) for rank, message in enumerate(told) if message is not None]
+            if failed and error is None:
+                raise TrainingError(f"Process {failed[0][0]} failed: {failed[0][1]}")
+        if error is not None and is_disk_error(error):
+            raise TrainingError(
+                f"The negatives could not be written to {args.output_dir!r}: {error}. The checkpoints there are whole: make "
+                "room, and resume from the newest."
+            ) from error
+        if error is not None:
+            raise error
+        return result
+
+    # ---- Saved and found again ----
+
+    def _start_anew(self) -> None:
+        if self.trainer.args.should_save:
+            found = self.snapshots.iterations()
+            if found:
+                logger.warning(
+                    "%d snapshots of an earlier run are removed from %s.", len(found), self.snapshots.folder
+                )
+            self.snapshots.keep(set())
+            _clear_history(self._history)
+        self.store.clear()
+
+    @property
+    def _history(self) -> Path:
+        return Path(self.trainer.args.output_dir) / NEGATIVES_FOLDER
+
+    def _write_store(self) -> None:
+        """Writes the store as it is into `output_dir`, where `qcrd negatives export` finds it."""
+        if self.store.iteration is None:
+            return
+        self._gather_scores()
+        self._together(self._save_history, everywhere=False)
+
+    def _save_history(self) -> None:
+        self.store.save(self._history / f"iteration-{self.store.iteration:04d}")
+
+    def _gather_scores(self) -> None:
+        gather = getattr(self.trainer, "gather_negative_scores", None)
+        if gather is not None:
+            gather()
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Puts the store and the snapshots into a checkpoint; called on every process."""
+        self._gather_scores()
+
+        def save():
+            if self.store.iteration is not None:
+                self.store.save(folder / NEGATIVES_FOLDER)
+            self.snapshots.copy_to(folder / SNAPSHOTS_FOLDER)
+
+        self._together(save, everywhere=False)
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Takes the store and the snapshots of a checkpoint in place of those here; called on every process."""
+
+        def load():
+            if not Snapshots(folder / SNAPSHOTS_FOLDER).iterations():
+                raise ModelError(
+                    f"{str(folder)!r} has no snapshots of the student: it was written without generated negatives, or "
+                    "pushed without them. Start anew, or resume with the `negative_source` that it was trained with."
+                )
+            stored = NegativeStore.load(folder / NEGATIVES_FOLDER)
+            if self.trainer.args.should_save:
+                self.snapshots.copy_from(folder / SNAPSHOTS_FOLDER)
+                _clear_history(self._history, after=stored.iteration)
+            return stored
+
+        self.store.take(self._together(load))
+        self._is_resumed = True
+
+
+def _check_model(trainer: Trainer) -> None:
+    model = base_model(base_of(trainer))
+    if not callable(getattr(model, "generate", None)) or not getattr(model, "can_generate", lambda: True)():
+        raise ModelError(
+            f"{type(model).__name__} cannot generate, so it cannot make negatives. Use a model with a language-modelling "
+            'head, or `negative_source="minority"`.'
+        )
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    if getattr(trainer, "is_fsdp_enabled", False) or getattr(plugin, "zero_stage", 0) == 3:
+        raise ConfigError(
+            "Negatives are generated from whole weights, which FSDP and ZeRO-3 split up. Use DDP or ZeRO-2, or "
+            '`negative_source="minority"`.'
+        )
+
+
+def base_of(trainer: Trainer) -> nn.Module:
+    """The student of a trainer, without what wraps it for several processes."""
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _questions(
+    trainer: Trainer,
+    questions: Dataset | None,
+    student_format: StudentFormat | None,
+    settings: NegativeSettings,
+    choices_column: str | None,
+) -> list[NegativeQuestion]:
+    tokenizer = trainer.processing_class
+    tokenized, rows = trainer.train_dataset, getattr(trainer, "questions", None)
+    if questions is not None:
+        form = student_format or getattr(trainer, "student_format", None)
+        form = form or StudentFormat(is_encoder_decoder=is_encoder_decoder(base_of(trainer)))
+        row_tokenizer = RowTokenizer(tokenizer, form, seed=settings.seed)
+        tokenized, rows = prepare_dataset(questions, row_tokenizer, "questions"), questions
+    if isinstance(tokenized, IterableDataset):
+        raise ConfigError(
+            "Negatives are generated before the questions are trained on, which a streaming train_dataset does not tell. "
+            'Pass a `Dataset`, or set `negative_source="minority"` (or "none").'
+        )
+    if tokenized is None or "explain_prompt_ids" not in (tokenized.column_names or []):
+        raise ConfigError(
+            "There are no questions to generate negatives for. Pass `questions=`, a dataset with the columns 'prompt' and "
+            "'positive_rationales'."
+        )
+    kind = None if settings.correct == "keep" else settings.task_kind
+    return negative_questions(tokenized, rows, tokenizer, kind, choices_column)
+
+
+def _clear_history(folder: Path, after: int = -1) -> None:
+    """Removes the stores of later iterations than `after`: of a run that was killed, or of an earlier one."""
+    remove_unfinished(folder)
+    for path in folder.glob("iteration-*") if folder.is_dir() else ():
+        if path.name[10:].isdigit() and int(path.name[10:]) > after:
+            shutil.rmtree(path)

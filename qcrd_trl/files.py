@@ -1,0 +1,126 @@
+"""Folders that are whole or not there: written beside their place, flushed to the disk, then renamed."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+
+# Names that begin so are never taken for results, and `Trainer.push_to_hub` leaves them out.
+UNFINISHED = "_unfinished-"
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """
+    A new folder to write into, which takes the name `path` only once everything in it is on the disk.
+
+    Whatever ends the block early, a kill included, leaves `path` as it was. A folder that stands there already is
+    replaced.
+
+    Args:
+        path (`Path`): the folder's final name.
+
+    Yields:
+        `Path`: an empty folder beside it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{UNFINISHED}{path.name}")
+    _remove(aside)
+    aside.mkdir()
+    try:
+        yield aside
+        put_in_place(aside, path)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def put_in_place(aside: Path, path: Path) -> None:
+    """Flushes a folder to the disk and renames it, replacing what stands there."""
+    for name in aside.rglob("*"):
+        if name.is_file():
+            _flush(name)
+    _flush(aside)
+    old = path.with_name(f"{UNFINISHED}old-{path.name}")
+    _remove(old)
+    if path.exists():
+        os.replace(path, old)
+    os.replace(aside, path)
+    _flush(path.parent)
+    _remove(old)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of UTF-8 text that is whole or as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{UNFINISHED}{path.name}")
+    aside.write_text(text, encoding="utf-8")
+    _flush(aside)
+    os.replace(aside, path)
+    _flush(path.parent)
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """
+    Copies a folder of files that are never changed, by hard links where the file system has them: no further space is
+    used, and either folder may be removed.
+    """
+    with whole_folder(target) as aside:
+        for file in sorted(source.rglob("*")):
+            place = aside / file.relative_to(source)
+            if file.is_dir():
+                place.mkdir(exist_ok=True)
+                continue
+            try:
+                os.link(file, place)
+            except OSError:
+                shutil.copy2(file, place)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what an earlier process left half-written in a folder."""
+    if folder.is_dir():
+        for name in folder.glob(f"{UNFINISHED}*"):
+            _remove(name)
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether writing a file failed, whichever library wrote it: a full disk, a quota, no permission."""
+    return isinstance(error, (OSError, SafetensorError)) or (
+        isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error)
+    )
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256(file)
+
+
+def _sha256(file) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some file systems cannot flush a folder
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,177 @@
+"""Checkpoints that are whole or not there, and that hold what a run needs to go on exactly as it was."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import transformers.trainer
+from torch import nn
+from transformers import Trainer
+
+from ..errors import TrainingError
+from ..files import UNFINISHED, is_disk_error, put_in_place
+from .meter import Meter
+
+
+class CheckpointPart(Protocol):
+    """Something that a checkpoint holds beside the model, its optimizer and the random state."""
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes itself into a checkpoint. Called on every process."""
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Takes over what a checkpoint holds. Called on every process, before the first step of a resumed run."""
+
+
+class ResumableTrainer(Trainer):
+    """
+    A [`~transformers.Trainer`] whose checkpoints take their names only once they are whole, and hold further parts.
+
+    Attributes:
+        checkpoint_parts (`list[CheckpointPart]`): what a checkpoint holds beside what the base class saves.
+    """
+
+    def __init__(self, *args, **kwargs):
+        self.checkpoint_parts: list[CheckpointPart] = []
+        self._aside: Path | None = None
+        super().__init__(*args, **kwargs)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._aside is None else str(self._aside)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        run_dir = Path(self._get_output_dir(trial))
+        name = f"checkpoint-{self.state.global_step}"
+        aside = run_dir / f"{UNFINISHED}checkpoints"
+        if self.args.should_save:
+            shutil.rmtree(aside, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._aside = aside
+        try:
+            super()._save_checkpoint(model, trial)
+            # Each process has written its random state: only now is the folder complete.
+            self.accelerator.wait_for_everyone()
+            self._name_best_checkpoint(aside / name, run_dir / name)
+            if self.args.should_save:
+                put_in_place(aside / name, run_dir / name)
+        except Exception as err:
+            if not is_disk_error(err):
+                raise
+            raise TrainingError(_cannot_write(run_dir, name, err)) from err
+        finally:
+            self._aside = None
+            if self.args.should_save:
+                shutil.rmtree(aside, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(run_dir / name))
+        if self.args.should_save:
+            self._rotate(run_dir)
+
+    def _name_best_checkpoint(self, written: Path, final: Path) -> None:
+        if self.state.best_model_checkpoint != str(written):
+            return
+        self.state.best_model_checkpoint = str(final)
+        if self.args.should_save:
+            self.state.save_to_json(str(written / transformers.trainer.TRAINER_STATE_NAME))
+
+    def _rotate(self, run_dir: Path) -> None:
+        if hasattr(self, "_rotate_checkpoints"):
+            self._rotate_checkpoints(use_mtime=True, output_dir=str(run_dir))
+            return
+        from transformers.trainer_utils import rotate_checkpoints
+
+        rotate_checkpoints(
+            output_dir=str(run_dir),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=True,
+        )
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        for part in self.checkpoint_parts:
+            part.save_checkpoint(Path(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            for part in self.checkpoint_parts:
+                part.load_checkpoint(Path(checkpoint))
+
+    # ---- Hub ----
+
+    def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
+        """Patterns of what is not uploaded, of `output_dir` or of a checkpoint."""
+        return []
+
+    def push_to_hub(self, *args, **kwargs):
+        with _uploads_without(self._left_out_of_pushes):
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._aside is not None:
+            return  # pushed once it is in its place
+        with _uploads_without(self._left_out_of_pushes):
+            super()._push_from_checkpoint(checkpoint_folder)
+
+
+class MeterPart:
+    """
+    What was logged in part only when a checkpoint is written, so that the next log entry of a resumed run is that of the
+    run that was never stopped.
+
+    Args:
+        meters (`dict[str, Meter]`): the meters, by name.
+        process_index (`int`): this process, each of which has sums of its own.
+    """
+
+    def __init__(self, meters: dict[str, Meter], process_index: int):
+        self.meters, self._name = meters, f"meters_{process_index}.json"
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes the sums of this process."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: meter.state() for name, meter in self.meters.items()}
+        (folder / self._name).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Takes the sums over; a checkpoint of fewer processes, or of an earlier version, has none."""
+        if (folder / self._name).is_file():
+            state = json.loads((folder / self._name).read_text(encoding="utf-8"))
+            for name, meter in self.meters.items():
+                meter.load_state(state.get(name, {}))
+
+
+def _cannot_write(run_dir: Path, name: str, err: Exception) -> str:
+    whole = sorted(run_dir.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)
+    newest = f"The newest whole checkpoint is {whole[-1].name}." if whole else "There is no earlier checkpoint."
+    return f"{name} could not be written to {str(run_dir)!r}: {err}. {newest} Make room, and resume from it."
+
+
+@contextmanager
+def _uploads_without(left_out: Callable[[bool], list[str]]) -> Iterator[None]:
+    """Adds to the patterns that the base class, which has no argument for it, leaves out of its uploads."""
+    module = transformers.trainer
+    name = "hf_api" if hasattr(module, "hf_api") else "upload_folder"
+    original = getattr(module, name)
+
+    def upload(upload_folder: Callable, **kwargs):
+        patterns = left_out(kwargs.get("path_in_repo") is not None)
+        return upload_folder(**{**kwargs, "ignore_patterns": [*(kwargs.get("ignore_patterns") or []), *patterns]})
+
+    class Api:
+        def __getattr__(self, attribute: str):
+            return getattr(original(), attribute)
+
+        def upload_folder(self, **kwargs):
+            return upload(original().upload_folder, **kwargs)
+
+    setattr(module, name, Api if name == "hf_api" else lambda **kwargs: upload(original, **kwargs))
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
