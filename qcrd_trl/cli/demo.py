@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 METHODS = {
     "label_only": "fine-tuned on the labels",
     "dss": "distilling step-by-step: the label, and the teacher's first sample as it came",
-    "qcrd": "the label, and the samples that agree with it, away from those that do not",
+    "qcrd": "the label, and the samples that agree with it, away from what the student wrote some epochs ago",
 }
 MEASURES = {"label_accuracy": "label", "answer_accuracy": "answer of\nrationale", "steps_right": "every step\nright"}
 # Chosen with seeds other than the default one, by label_only and dss alone: the rate is one at which label_only is at its
@@ -30,6 +30,8 @@ MEASURES = {"label_accuracy": "label", "answer_accuracy": "answer of\nrationale"
 BATCH_SIZE = 32
 LEARNING_RATE = 1e-3
 WARMUP = 0.05  # of all steps
+MAX_NEW_TOKENS = 48  # of a rationale
+GENERATION_BATCH_SIZE = 250
 LOGS = 24  # entries of a training run
 RESULTS_FILE, PLOT_FILE, TRAIN_FILE, TEST_FILE = "results.json", "demo.png", "train.jsonl", "test.jsonl"
 
@@ -152,6 +154,8 @@ def train(method: str, args: DemoArguments, data: "DemoData", folder: Path) -> t
         warmup_steps=round(WARMUP * steps),
         logging_steps=math.ceil(steps / LOGS),
         rationale_forward_passes=1,  # the rationales are of about one length
+        negative_max_new_tokens=MAX_NEW_TOKENS,
+        negative_batch_size=GENERATION_BATCH_SIZE,
         seed=args.seed,
         use_cpu=True,
         dataloader_pin_memory=False,
@@ -199,9 +203,9 @@ def measure(trainer: "QCRDTrainer", data: "DemoData") -> dict[str, Any]:
         data.test,
         TASK_KIND,
         trainer.student_format,
-        batch_size=250,
+        batch_size=GENERATION_BATCH_SIZE,
         label_max_new_tokens=8,
-        max_new_tokens=48,
+        max_new_tokens=MAX_NEW_TOKENS,
     )
     pairs = zip(data.test_problems, asked.questions, strict=True)
     right = {
