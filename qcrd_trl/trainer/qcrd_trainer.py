@@ -24,12 +24,12 @@ from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..metrics import auc
 from ..models import base_model, is_encoder_decoder, load_student
-from ..negative_options import iteration_steps
+from ..negative_options import GENERATED, iteration_steps
 from ..snapshots import SNAPSHOTS_FOLDER
 from .checkpoints import MeterPart, ResumableTrainer
 from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
 from .meter import Meter
-from .negatives import GeneratedNegatives
+from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores, score_rows, score_rows_by_length
@@ -182,8 +182,9 @@ class QCRDTrainer(ResumableTrainer):
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
         self.negatives = NegativeStore()
-        self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator)
-        if args.generates_negatives and train_dataset is not None:
+        source = negative_source_of(args, train_dataset)
+        self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator, source)
+        if args.uses_negatives and source in GENERATED and train_dataset is not None:
             self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
 
     @property
@@ -331,11 +332,7 @@ class QCRDTrainer(ResumableTrainer):
     def _rationale_task(
         self, model: nn.Module, inputs: dict[str, torch.Tensor]
     ) -> tuple[RationaleParts, RationaleRows, RowScores]:
-        own = self.args.negative_source in ("minority", "both")
-        if self._evaluating:  # held-out questions have the negatives that their rows bring
-            inputs = inputs if self.args.negative_source != "none" else self._generated.added(inputs, keeps_own=False)
-        else:
-            inputs = self._generated.added(inputs, own)
+        inputs = self._generated.in_batch(inputs, self._evaluating)
         rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
         scored = score_rows_by_length(
             model,
