@@ -15,12 +15,12 @@ from transformers.trainer_utils import has_length
 
 from .data.dataset import prepare_dataset
 from .data.prompts import StudentFormat
-from .data.store import NegativeStore
+from .data.store import NEGATIVES_FOLDER, NegativeStore
 from .data.tokenize import RowTokenizer
 from .data.upcoming import steps_per_epoch, upcoming_rows
 from .errors import ConfigError, ModelError, TrainingError
 from .files import is_disk_error, remove_unfinished
-from .models import base_model, is_encoder_decoder
+from .models import base_model, is_encoder_decoder, prepare_tokenizer
 from .negative_options import check_negative_options, iteration_steps
 from .sampling.negatives import (
     NegativeQuestion,
@@ -34,7 +34,6 @@ from .snapshots import SNAPSHOTS_FOLDER, Snapshots
 
 logger = logging.getLogger(__name__)
 
-NEGATIVES_FOLDER = "negatives"
 GENERATORS = ("self", "fixed")
 
 
@@ -122,12 +121,12 @@ class SelfAdversarialCallback(TrainerCallback):
         )
         if source not in GENERATORS:
             raise ConfigError(f"Unknown source {source!r}: expected one of {', '.join(GENERATORS)}.")
-        if any(isinstance(callback, SelfAdversarialCallback) for callback in trainer.callback_handler.callbacks):
-            raise ConfigError(
-                "The trainer has a SelfAdversarialCallback already. Set its options in QCRDConfig, or switch it off there by "
-                'negative_source="none" or "minority".'
-            )
+        if self._of(trainer):
+            raise ConfigError(_TWICE)
         _check_model(trainer)
+        if trainer.processing_class is None:
+            raise ConfigError("The trainer has no tokenizer to generate with: pass `processing_class`.")
+        prepare_tokenizer(trainer.processing_class)
         self.trainer, self.source, self.lag, self.refresh_steps = trainer, source, lag, refresh_steps
         self.settings = NegativeSettings(
             num_negatives=num_negatives,
@@ -145,14 +144,20 @@ class SelfAdversarialCallback(TrainerCallback):
         self._every: int | None = None
         self._is_resumed = False
         self._questions = _questions(trainer, questions, student_format, self.settings, choices_column)
-        # A trainer that knows such parts saves them within its checkpoints; another's checkpoint gets them afterwards.
-        self._is_part = hasattr(trainer, "checkpoint_parts")
-        if self._is_part:
+        if hasattr(trainer, "checkpoint_parts"):
             trainer.checkpoint_parts.append(self)
+        else:
+            _join_checkpoints(trainer, self)
+
+    @staticmethod
+    def _of(trainer: Trainer) -> list["SelfAdversarialCallback"]:
+        return [one for one in trainer.callback_handler.callbacks if isinstance(one, SelfAdversarialCallback)]
 
     # ---- When ----
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if len(self._of(self.trainer)) > 1:
+            raise ConfigError(_TWICE)
         per_epoch = steps_per_epoch(train_dataloader, args.gradient_accumulation_steps)
         self._every = iteration_steps(self.refresh_steps, per_epoch)
         if self._every is None:
@@ -160,9 +165,7 @@ class SelfAdversarialCallback(TrainerCallback):
                 "The training data have no length, so an iteration cannot be a part of an epoch: give `refresh_steps` as a "
                 "number of steps."
             )
-        if state.global_step > 0 and not self._is_resumed:
-            self.load_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-        elif state.global_step == 0:
+        if not self._is_resumed:
             self._together(self._start_anew)
         self._is_resumed = False  # what was loaded serves one run
 
@@ -170,10 +173,6 @@ class SelfAdversarialCallback(TrainerCallback):
         iteration = state.global_step // self._every
         if iteration != self.store.iteration:
             self._refresh(iteration, state, train_dataloader)
-
-    def on_save(self, args, state, control, **kwargs):
-        if not self._is_part:
-            self.save_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args, state, control, **kwargs):
         self._write_store()
@@ -223,7 +222,8 @@ class SelfAdversarialCallback(TrainerCallback):
     def _chosen(self, step: int, steps: int, dataloader: Any) -> list[NegativeQuestion]:
         args = self.trainer.args
         rows = None
-        if has_length(self.trainer.train_dataset) and len(self._questions) == len(self.trainer.train_dataset):
+        is_same = has_length(self.trainer.train_dataset) and len(self._questions) == len(self.trainer.train_dataset)
+        if is_same and not args.ignore_data_skip:  # else the epoch begins anew when a run is resumed
             rows = upcoming_rows(dataloader, step, steps, args.gradient_accumulation_steps, args.world_size)
         chosen = self._questions if rows is None else [self._questions[row] for row in sorted(rows)]
         # The loss compares a negative with a positive.
@@ -300,6 +300,8 @@ class SelfAdversarialCallback(TrainerCallback):
 
     def save_checkpoint(self, folder: Path) -> None:
         """Puts the store and the snapshots into a checkpoint; called on every process."""
+        if self not in self._of(self.trainer):
+            return  # it was removed from the trainer
         self._gather_scores()
 
         def save():
@@ -311,6 +313,8 @@ class SelfAdversarialCallback(TrainerCallback):
 
     def load_checkpoint(self, folder: Path) -> None:
         """Takes the store and the snapshots of a checkpoint in place of those here; called on every process."""
+        if self not in self._of(self.trainer):
+            return
 
         def load():
             if not Snapshots(folder / SNAPSHOTS_FOLDER).iterations():
@@ -326,6 +330,28 @@ class SelfAdversarialCallback(TrainerCallback):
 
         self.store.take(self._together(load))
         self._is_resumed = True
+
+
+_TWICE = (
+    "The trainer has a SelfAdversarialCallback already. Set its options in QCRDConfig, or switch it off there by "
+    'negative_source="none" or "minority".'
+)
+
+
+def _join_checkpoints(trainer: Trainer, callback: SelfAdversarialCallback) -> None:
+    """Lets a trainer that knows nothing of it save and load the callback with its optimizer."""
+    save, load = trainer._save_optimizer_and_scheduler, trainer._load_optimizer_and_scheduler
+
+    def save_all(output_dir):
+        save(output_dir)
+        callback.save_checkpoint(Path(output_dir))
+
+    def load_all(checkpoint):
+        load(checkpoint)
+        if checkpoint is not None:
+            callback.load_checkpoint(Path(checkpoint))
+
+    trainer._save_optimizer_and_scheduler, trainer._load_optimizer_and_scheduler = save_all, load_all
 
 
 def _check_model(trainer: Trainer) -> None:

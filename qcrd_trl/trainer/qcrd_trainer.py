@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
-from ..callbacks import NEGATIVES_FOLDER, SelfAdversarialCallback
+from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.dataset import prepare_dataset
 from ..data.prompts import StudentFormat
-from ..data.store import NegativeStore
+from ..data.store import NEGATIVES_FOLDER, NegativeStore
 from ..data.tokenize import RowTokenizer
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
@@ -160,6 +161,7 @@ class QCRDTrainer(ResumableTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        _keep_batches_whole(self.accelerator)
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         if hasattr(self.model, "add_model_tags"):
@@ -406,6 +408,7 @@ class QCRDTrainer(ResumableTrainer):
         self._clock = time.perf_counter()
         self._meters["train"].reset()
         self._meters["run"].reset()
+        self._generated.take_scores()  # those of a run that was interrupted
         return super().train(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -441,10 +444,17 @@ class QCRDTrainer(ResumableTrainer):
 
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
         if not self.args.save_negative_generators:
-            return [f"{NEGATIVES_FOLDER}/*", f"{SNAPSHOTS_FOLDER}/*"]
-        return [] if is_checkpoint else [f"{NEGATIVES_FOLDER}/*"]
+            return [f"{NEGATIVES_FOLDER}*", f"{SNAPSHOTS_FOLDER}/*"]  # what `qcrd negatives export` wrote, too
+        return [] if is_checkpoint else [f"{NEGATIVES_FOLDER}*"]
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.discriminator_update is not None:
             self.discriminator_update.load(Path(self.state.best_model_checkpoint) / DISCRIMINATOR_FOLDER)
+
+
+def _keep_batches_whole(accelerator: Accelerator) -> None:
+    # A dispatched batch, the default for streaming datasets, is cut to as many rows as it has questions.
+    if accelerator.dataloader_config.dispatch_batches:
+        raise ConfigError("dispatch_batches=True would lose rationales: leave it out of `accelerator_config`.")
+    accelerator.dataloader_config.dispatch_batches = False
