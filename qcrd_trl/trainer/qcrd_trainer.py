@@ -23,6 +23,7 @@ from ..data.tokenize import RowTokenizer
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
+from ..files import UNFINISHED
 from ..metrics import auc
 from ..models import base_model, is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
@@ -445,7 +446,7 @@ class QCRDTrainer(ResumableTrainer):
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
         if not self.args.save_negative_generators:
             return [f"{NEGATIVES_FOLDER}*", f"{SNAPSHOTS_FOLDER}/*"]  # what `qcrd negatives export` wrote, too
-        return [] if is_checkpoint else [f"{NEGATIVES_FOLDER}*"]
+        return [f"*/{UNFINISHED}*"] if is_checkpoint else [f"{NEGATIVES_FOLDER}*", f"*/{UNFINISHED}*"]
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
