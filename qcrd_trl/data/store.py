@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DataError
-from ..files import whole_folder
+from ..files import sha256, whole_folder
 from ..records import Negative
 from .prompts import Prompt, is_conversational
 
@@ -110,7 +110,7 @@ class NegativeStore:
         columns |= {field.name: pa.array([row[field.name] for row in rows], field.type) for field in _FIELDS}
         with whole_folder(folder) as aside:
             pq.write_table(pa.table(columns), aside / ROWS_NAME)
-            state = {"iteration": self.iteration, "negatives": len(self)}
+            state = {"iteration": self.iteration, "negatives": len(self), "sha256": sha256(aside / ROWS_NAME)}
             (aside / STATE_NAME).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     @classmethod
@@ -126,9 +126,9 @@ class NegativeStore:
         store = cls()
         try:
             state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
+            if sha256(folder / ROWS_NAME) != state["sha256"]:
+                raise ValueError("its rows are not those that were written")
             rows = pq.read_table(folder / ROWS_NAME).to_pylist()
-            if len(rows) != state["negatives"]:
-                raise ValueError(f"{len(rows)} rows where {state['negatives']} were written")
             store.iteration = state["iteration"]
             for row in rows:
                 key, prompt, text = row.pop("id"), row.pop("prompt"), row.pop("negative")

@@ -90,7 +90,7 @@ def generate_completions(
     limits = [limit for limit in (max_length, _positions(model)) if limit is not None]
     keep_cpu_gradients(model)
     bar = tqdm(total=sum(len(batches[i]) for i in mine), desc=desc, disable=not progress, leave=False)
-    with preserved_random_state(), inference_mode(model), bar:
+    with preserved_random_state(), inference_mode(model), _own_config_away(model), bar:
         for number in mine:
             chosen = batches[number]
             inputs = pad_prompts(
@@ -155,6 +155,21 @@ def preserved_random_state():
             np.random.set_state(numpy_state)
 
 
+@contextmanager
+def _own_config_away(model: nn.Module):
+    """Whatever stays unset in a given configuration would be taken from the model's own."""
+    base = base_model(model)
+    own = getattr(base, "generation_config", None)
+    if own is None:
+        yield
+        return
+    base.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = own
+
+
 def _positions(model: nn.Module) -> int | None:
     """Positions that the model knows; learned ones end there with an error."""
     return getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
@@ -166,7 +181,7 @@ def _generation_config(
     given = getattr(model, "generation_config", None) or GenerationConfig()
     ends = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]
     ends = sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
-    # Written out in full: whatever stays unset here is taken from the model's own generation config.
+    # Written out in full: some versions take what stays unset from elsewhere.
     how = {"do_sample": False}
     if temperature is not None:
         how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
