@@ -12,7 +12,7 @@ from qcrd_trl.data.dataset import prepare_dataset
 from qcrd_trl.data.tokenize import RowTokenizer
 from qcrd_trl.errors import ConfigError, DataError
 from qcrd_trl.sampling import negatives as module
-from qcrd_trl.sampling.generate import Completion, batch_of
+from qcrd_trl.sampling.generate import Completion
 from qcrd_trl.sampling.negatives import (
     NegativeQuestion,
     NegativeReport,
@@ -33,9 +33,11 @@ def sampler_of(monkeypatch):
         def generate(model, tokenizer, prompts, max_new_tokens, batch_size, share, **kwargs):
             calls.append({"prompts": prompts, "max_new_tokens": max_new_tokens, "batch_size": batch_size, **kwargs})
             assert len(prompts) == len(texts)
+            order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+            batch = {i: place // batch_size for place, i in enumerate(order)}
             return [
-                Completion(text, tokens, finished, tuple(range(tokens))) if number % share[1] == share[0] else None
-                for (text, tokens, finished), number in zip(texts, batch_of(prompts, batch_size), strict=True)
+                Completion(text, tokens, finished, tuple(range(tokens))) if batch[i] % share[1] == share[0] else None
+                for i, (text, tokens, finished) in enumerate(texts)
             ]
 
         monkeypatch.setattr(module, "generate_completions", generate)
@@ -89,11 +91,13 @@ def test_what_becomes_a_negative(sampler_of, correct, places, marks, right, proc
         assert (negative.token_ids, negative.is_finished) == (tuple(range(tokens)), finished)
         assert (negative.iteration, negative.snapshot, negative.temperature) == (7, 2, 0.8)
         assert negative.quality is None
-        assert negative.seed == calls[0]["seeds"](0 if place == 3 else 1)
+        assert negative.seed == calls[0]["seeds"][place]
     counts = {name: value for name, value in vars(report).items() if name != "seconds"}
     assert counts == {**COMMON, "kept": len(places), "correct": right}
     assert report.seconds >= max(part.seconds for _, part in shares)
+    assert len(set(calls[0]["seeds"])) == 6
     for call in calls:
+        assert call["seeds"] == calls[0]["seeds"]
         assert call["prompts"] == [[5, 6], [5, 6], [5, 6, 7], [5, 6, 7], [5], [5]]
         assert (call["max_new_tokens"], call["batch_size"], call["temperature"]) == (8, 3, 0.8)
 
@@ -166,7 +170,7 @@ def test_what_is_sampled_is_a_function_of_run_and_iteration():
     negative = one["q1"][0]
     assert word_tokenizer().decode(negative.token_ids, skip_special_tokens=True).strip() == negative.text
     assert (negative.is_finished, len(negative.token_ids) <= 6) == (negative.token_ids[-1] == 1, True)
-    assert len({n.seed for values in one.values() for n in values}) == 3  # ten samples, four at a time
+    assert len({n.seed for values in one.values() for n in values}) == report.kept  # each has its own
     texts = {key: [n.text for n in values] for key, values in one.items()}
     for other in (sampled(4), sampled(3, seed=1), sampled(3, temperature=0.5)):
         assert {key: [n.text for n in values] for key, values in other[0].items()} != texts
