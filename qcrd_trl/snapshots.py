@@ -228,7 +228,7 @@ def _checked(folder: Path) -> dict:
         return {"base": None, **state}
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise ModelError(
-            f"The snapshot {str(folder)!r} is damaged ({err}). Resume from a checkpoint, which has its own copy."
+            f"The snapshot {str(folder)!r} is damaged ({err}). Resume from an earlier checkpoint."
         ) from err
 
 
