@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from transformers import TrainingArguments
 
@@ -22,6 +22,9 @@ from .presets import PRESETS
 
 
 DISCRIMINATORS = ("student", "none")
+PICKS = ("min", "max")  # reductions that leave all rationales but one without a gradient
+# From a shell a truth value comes as a word.
+Switch = Literal["auto", True, False, "true", "false"]
 
 
 @dataclass
@@ -63,6 +66,21 @@ class QCRDConfig(TrainingArguments):
         rationale_forward_passes (`int`, *optional*, defaults to `4`):
             Forward passes that the rationales of a micro-batch are split into, by length: a long rationale then does not
             pad all others. The loss does not depend on it.
+
+        > Parameters that control how rationales are scored: none of them changes the loss or its gradient
+
+        shared_prompt (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether the rationales of a question share one reading of its prompt: in one row with a mask of its own
+            (decoder-only; attention `sdpa` or `eager`), or by encoding it once (encoder-decoder). `"auto"`: where the
+            architecture is known to allow it and a trial on a few tokens agrees; else the log says why not. `True`: an
+            error there.
+        selection (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether rationales are first scored without a graph, so that forward and backward are run on those alone that
+            `min` or `max` picks. It saves memory always and time where there are many. `"auto"`: batch by batch, where
+            it takes fewer token passes.
+        chunked_logits (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether losses are computed a few tokens at a time, without ever holding all logits. `"auto"`: where the
+            student's head is a plain linear layer and a trial agrees.
 
         > Parameters that control the loss
 
@@ -176,6 +194,15 @@ class QCRDConfig(TrainingArguments):
     rationale_forward_passes: int = field(
         default=4, metadata={"help": "Forward passes the rationales of a micro-batch are split into, by length."}
     )
+    shared_prompt: Switch = field(
+        default="auto", metadata={"help": "Read a question's prompt once for all of its rationales."}
+    )
+    selection: Switch = field(
+        default="auto", metadata={"help": "Score without a graph first, and differentiate what min or max picks."}
+    )
+    chunked_logits: Switch = field(
+        default="auto", metadata={"help": "Compute losses a few tokens at a time, without all logits."}
+    )
     reduction: str | None = field(
         default=None,
         metadata={"help": "min_max, max_min, sampling, mean or weighted_mean. Default: the preset's."},
@@ -259,6 +286,12 @@ class QCRDConfig(TrainingArguments):
         return self.uses_rationales and (self.beta > 0 or self.discriminator != "none")
 
     @property
+    def picks_rationales(self) -> bool:
+        """Whether some of the rationales that are scored have no gradient: by `min` or `max`, or negatives by beta = 0."""
+        sides = [self.positive_reduction] + [self.negative_reduction] * self.uses_negatives
+        return self.uses_rationales and (any(how in PICKS for how in sides) or (self.uses_negatives and not self.beta))
+
+    @property
     def generates_negatives(self) -> bool:
         """Whether the student's snapshots generate negatives."""
         return self.uses_negatives and self.negative_source in GENERATED
@@ -300,6 +333,8 @@ class QCRDConfig(TrainingArguments):
                 setattr(self, name, value)
 
     def _check(self) -> None:
+        for name in ("shared_prompt", "selection", "chunked_logits"):
+            setattr(self, name, _switch(name, getattr(self, name)))
         _one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
         _one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
         _one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
@@ -329,6 +364,11 @@ class QCRDConfig(TrainingArguments):
                 _at_least_one(name, getattr(self, name))
         for name in ("rationale_forward_passes", "discriminator_hidden_size", "discriminator_update_interval"):
             _at_least_one(name, getattr(self, name))
+        if self.selection is True and not self.picks_rationales:
+            raise ConfigError(
+                f"selection=True has nothing to leave out: the reductions {self.positive_reduction!r} and "
+                f"{self.negative_reduction!r} differentiate every rationale they score. Set selection='auto'."
+            )
         if self.alpha_1 == 0 and self.alpha_2 == 0:
             raise ConfigError("alpha_1 and alpha_2 are both 0: the student would learn nothing. Set one above 0.")
         if self.predict_prefix == self.explain_prefix and self.alpha_1 > 0 and self.alpha_2 > 0:
@@ -344,6 +384,15 @@ class QCRDConfig(TrainingArguments):
                 )
             if "weighted_mean" in (self.positive_reduction, self.negative_reduction) and self.alpha_2 > 0:
                 raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")
+
+
+def _switch(name: str, value: Any) -> bool | str:
+    if value == "auto" or isinstance(value, bool):
+        return value
+    words = {"true": True, "false": False}
+    if not isinstance(value, str) or value.lower() not in words:
+        raise ConfigError(f"{name} must be 'auto', True or False, got {value!r}.")
+    return words[value.lower()]
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:

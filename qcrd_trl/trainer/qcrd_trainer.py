@@ -23,16 +23,17 @@ from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..metrics import auc
-from ..models import base_model, is_encoder_decoder, load_student
+from ..models import is_encoder_decoder, load_student
 from ..negative_options import iteration_steps
 from ..snapshots import SNAPSHOTS_FOLDER
 from .checkpoints import MeterPart, ResumableTrainer
 from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
+from .engine import ScoringEngine, as_leaf, for_later
 from .meter import Meter
 from .negatives import GeneratedNegatives
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
-from .scoring import RowScores, score_rows, score_rows_by_length
+from .scoring import RowScores
 
 
 _COLUMNS = [
@@ -165,11 +166,12 @@ class QCRDTrainer(ResumableTrainer):
         if hasattr(self.model, "add_model_tags"):
             self.model.add_model_tags(list(self._tag_names))
 
-        self._head = base_model(self.model).get_output_embeddings()
-        self._decoder = base_model(self.model) if self.student_format.is_encoder_decoder else None
+        plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
+        is_sharded = self.is_fsdp_enabled or getattr(plugin, "zero_stage", 0) == 3
+        self._engine = ScoringEngine(self.model, args, is_sharded)
         self.discriminator_update = None
         if args.discriminator == "student" and args.uses_rationales:
-            self.discriminator_update = DiscriminatorUpdate(self._head, args, self.accelerator)
+            self.discriminator_update = DiscriminatorUpdate(self._engine.head.module, args, self.accelerator)
             self.checkpoint_parts.append(self.discriminator_update)
         self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
         self._meters["run"] = Meter(["train_loss"], self.accelerator.device)
@@ -179,6 +181,7 @@ class QCRDTrainer(ResumableTrainer):
         self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
         self._quality_sums: torch.Tensor | None = None
         self._unscored: list[dict[str, torch.Tensor]] = []
+        self._scored_ahead: list[RowScores] = []
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
         self.negatives = NegativeStore()
@@ -241,6 +244,7 @@ class QCRDTrainer(ResumableTrainer):
         # Weights of mean 1 over the accumulated batch need every score before the first gradient. They are made at its
         # first micro-batch, not here: a resumed run restores its random state in between.
         self._unscored = samples if self._normalizes_quality and num_batches > 1 else []
+        self._scored_ahead = []
         return samples, count
 
     @property
@@ -248,12 +252,13 @@ class QCRDTrainer(ResumableTrainer):
         return self.args.quality_weighting == "normalized" and self.discriminator is not None
 
     @torch.no_grad()
-    def _quality_sums_of(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _score_ahead(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         # In training mode: an eval-mode pass would draw other dropout masks, and repack 4-bit weights on some CPUs.
         self.model_wrapped.train()
         inputs = self._prepare_inputs(batch)
         with self.compute_loss_context_manager():
-            parts, _, _ = self._rationale_task(self.model_wrapped, inputs)
+            parts, _, scored = self._rationale_task(self.model_wrapped, inputs)
+        self._scored_ahead.append(for_later(scored))
         return parts.quality_sums()
 
     def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -291,15 +296,14 @@ class QCRDTrainer(ResumableTrainer):
         outputs = {}
         tokens = 0
         if args.alpha_1 > 0 or return_outputs:
-            label = score_rows(
-                model, self._head, inputs["input_ids"], inputs["attention_mask"], inputs["labels"], self._decoder
-            )
+            label = self._engine.labels(model, inputs, predicts=return_outputs)
             total = total + args.alpha_1 * label.nll.sum() + label.anchor
             meter.add("loss/label", label.nll.sum(), questions)
             meter.add("nll/label", label.nll.sum(), (label.num_tokens > 0).sum())
             tokens = tokens + inputs["attention_mask"].sum()
-            outputs["predictions"] = torch.full_like(inputs["labels"], -100)
-            outputs["predictions"][inputs["labels"] != -100] = label.predicted
+            if return_outputs:
+                outputs["predictions"] = torch.full_like(inputs["labels"], -100)
+                outputs["predictions"][inputs["labels"] != -100] = label.predicted
         if args.uses_rationales:
             parts, rows, scored = self._rationale_task(model, inputs)
             sums = None
@@ -310,10 +314,11 @@ class QCRDTrainer(ResumableTrainer):
                     if num_items_in_batch is not None:
                         sums = self._sum_over_processes(sums)
             contrast, positive, negative = parts.contrast(args, sums)
+            contrast = contrast.sum()
+            if scored.nll.is_leaf and scored.nll.requires_grad:  # scored without a graph, to be picked from
+                contrast = self._engine.differentiate(model, rows, scored.nll, contrast)
             alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
-            total = (
-                total + args.alpha_2 * contrast.sum() + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
-            )
+            total = total + args.alpha_2 * contrast + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
             self._discriminator_loss = parts.discriminator.sum() * scale
             meter.add("alpha_3", alpha_3 * questions, questions if self.discriminator is not None else 0)
             record_rationales(meter, parts, positive, negative, questions)
@@ -337,25 +342,24 @@ class QCRDTrainer(ResumableTrainer):
         else:
             inputs = self._generated.added(inputs, own)
         rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
-        scored = score_rows_by_length(
-            model,
-            self._head,
-            rows.input_ids,
-            rows.attention_mask,
-            rows.labels,
-            self._decoder,
-            self.args.rationale_forward_passes,
-        )
+        with_graph = torch.is_grad_enabled()
+        ahead = self._scored_ahead.pop(0) if with_graph and self._scored_ahead else None
+        picks = with_graph and self._engine.selects(rows, ahead is not None, self._sum_over_processes)
+        with torch.set_grad_enabled(with_graph and not picks):
+            scored = ahead if picks and ahead is not None else self._engine.rationales(model, rows)
+        scored = as_leaf(scored) if picks else scored
         quality = None
         if self.discriminator is not None:
-            learns = torch.is_grad_enabled() and self.discriminator_update.is_due(self.state)
+            learns = with_graph and self.discriminator_update.is_due(self.state)
+            if scored.pooled is None:
+                scored.pooled = self.discriminator.pool(scored.states, scored.row, len(rows.question))
             with torch.set_grad_enabled(learns):
-                quality = self.discriminator.score_tokens(scored.states, scored.row, len(rows.question))
+                quality = self.discriminator.score_pooled(scored.pooled)
         return rationale_parts(rows, scored, self.args, quality), rows, scored
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:
         if self._unscored:
-            sums = [self._quality_sums_of(batch) for batch in self._unscored]
+            sums = [self._score_ahead(batch) for batch in self._unscored]
             self._quality_sums = self._sum_over_processes(torch.stack(sums).sum(0))
             self._unscored = []
         self._discriminator_loss = None
