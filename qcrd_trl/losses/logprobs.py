@@ -161,7 +161,7 @@ class _StatesNLL(torch.autograd.Function):
                 d_logits = _logit_gradient(torch.log_softmax(logits, -1), targets[rows], slope)
                 d_logits.mul_(gradient[rows, None])
                 if to_states:
-                    d_states[rows] = head.to_states(d_logits)
+                    d_states[rows] = head.to_states(d_logits).to(states.dtype)
                 if to_weight:
                     head.add_to_weight(d_weight, d_logits, chosen)
                 if to_bias:

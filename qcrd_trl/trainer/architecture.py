@@ -22,7 +22,9 @@ _ONE_WINDOW = {"mistral", "mixtral", "phi3"}
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _ATTENTION = ("eager", "sdpa")
 # A setting that an unknown architecture's attention, or what it has in place of one, may come from.
-_DOUBTFUL = re.compile(r"window|local_att|attention_types|chunk|alibi|conv|ssm|mamba|recurr|linear_att|block_types|spars")
+_DOUBTFUL = re.compile(
+    r"window|local_att|attention_types|chunk|alibi|conv|ssm|mamba|recurr|linear_att|block_types|spars"
+)
 _HARMLESS = {"max_window_layers", "use_sliding_window", "sliding_window_pattern", "chunk_size_feed_forward"}
 
 
@@ -43,7 +45,7 @@ def mask_form(model: PreTrainedModel) -> tuple[MaskForm | None, str | None]:
     implementation = getattr(config, "_attn_implementation", None)
     if implementation not in _ATTENTION:
         return None, f"its attention implementation {implementation!r} takes no mask of that form; sdpa and eager do"
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    if "position_ids" not in inspect.signature(type(model).forward).parameters:
         return None, f"{type(model).__name__} takes no position_ids"
     if settings.get("alibi") or settings.get("use_bidirectional_attention"):
         return None, "its attention depends on more than positions"

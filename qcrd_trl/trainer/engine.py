@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from accelerate import Accelerator, DistributedType
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -20,6 +21,7 @@ from .shared_prompt import MaskForm, shared_passes
 
 logger = logging.getLogger(__name__)
 
+
 class ScoringEngine:
     """
     Scores the rows of a batch.
@@ -27,15 +29,18 @@ class ScoringEngine:
     Args:
         model (`nn.Module`): the student, without what wraps it for several processes.
         args ([`QCRDConfig`]): `shared_prompt`, `selection`, `chunked_logits` and `rationale_forward_passes` are read.
-        is_sharded (`bool`, *optional*, defaults to `False`): whether each process holds a part of the weights only, so that
-            the student cannot be tried out.
+        accelerator ([`~accelerate.Accelerator`]): tells whether each process holds a part of the weights only (FSDP,
+            ZeRO-3), so that the student cannot be tried out.
 
     Raises:
         [`ConfigError`]: if an argument asks for a saving that the student does not allow.
     """
 
-    def __init__(self, model: nn.Module, args: QCRDConfig, is_sharded: bool = False):
-        self.args, self._student, self._is_sharded = args, model, is_sharded
+    def __init__(self, model: nn.Module, args: QCRDConfig, accelerator: Accelerator):
+        self.args, self._student = args, model
+        plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+        is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+        self._is_sharded = is_fsdp or getattr(plugin, "zero_stage", 0) == 3
         self._base: PreTrainedModel = base_model(model)
         self.decoder = self._base if self._base.config.is_encoder_decoder else None
         self.head = StudentHead(self._base.get_output_embeddings())

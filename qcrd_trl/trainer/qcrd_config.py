@@ -1,8 +1,7 @@
 """Arguments of [`QCRDTrainer`]."""
 
-import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from transformers import TrainingArguments
 
@@ -18,13 +17,12 @@ from ..losses import (
     side_reductions,
 )
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
+from .checks import Switch, at_least_one, not_negative, one_of, switch
 from .presets import PRESETS
 
 
 DISCRIMINATORS = ("student", "none")
 PICKS = ("min", "max")  # reductions that leave all rationales but one without a gradient
-# From a shell a truth value comes as a word.
-Switch = Literal["auto", True, False, "true", "false"]
 
 
 @dataclass
@@ -313,10 +311,10 @@ class QCRDConfig(TrainingArguments):
         }
 
     def _resolve_preset(self) -> None:
-        _one_of("preset", self.preset, tuple(PRESETS))
+        one_of("preset", self.preset, tuple(PRESETS))
         recipe = dict(PRESETS[self.preset])
         if self.reduction is not None:
-            _one_of("reduction", self.reduction, REDUCTIONS)
+            one_of("reduction", self.reduction, REDUCTIONS)
             # A reduction that the user names governs both sides, whatever the recipe does with one of them.
             recipe.pop("positive_reduction", None)
             recipe.pop("negative_reduction", None)
@@ -334,16 +332,16 @@ class QCRDConfig(TrainingArguments):
 
     def _check(self) -> None:
         for name in ("shared_prompt", "selection", "chunked_logits"):
-            setattr(self, name, _switch(name, getattr(self, name)))
-        _one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
-        _one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
-        _one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
-        _one_of("margin_type", self.margin_type, MARGIN_TYPES)
-        _one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
-        _one_of("discriminator", self.discriminator, DISCRIMINATORS)
-        _one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
+            setattr(self, name, switch(name, getattr(self, name)))
+        one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
+        one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
+        one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
+        one_of("margin_type", self.margin_type, MARGIN_TYPES)
+        one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
+        one_of("discriminator", self.discriminator, DISCRIMINATORS)
+        one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
         if self.task_kind is not None:
-            _one_of("task_kind", self.task_kind, TASK_KINDS)
+            one_of("task_kind", self.task_kind, TASK_KINDS)
         check_negative_options(
             self.num_negatives,
             self.negative_temperature,
@@ -354,16 +352,16 @@ class QCRDConfig(TrainingArguments):
             self.correct_negatives,
             self.task_kind,
         )
-        _one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
+        one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
         for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
-            _not_negative(name, getattr(self, name))
+            not_negative(name, getattr(self, name))
         for name in ("discriminator_learning_rate", "discriminator_weight_decay", "discriminator_max_grad_norm"):
-            _not_negative(name, getattr(self, name))
+            not_negative(name, getattr(self, name))
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
+                at_least_one(name, getattr(self, name))
         for name in ("rationale_forward_passes", "discriminator_hidden_size", "discriminator_update_interval"):
-            _at_least_one(name, getattr(self, name))
+            at_least_one(name, getattr(self, name))
         if self.selection is True and not self.picks_rationales:
             raise ConfigError(
                 f"selection=True has nothing to leave out: the reductions {self.positive_reduction!r} and "
@@ -384,27 +382,3 @@ class QCRDConfig(TrainingArguments):
                 )
             if "weighted_mean" in (self.positive_reduction, self.negative_reduction) and self.alpha_2 > 0:
                 raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")
-
-
-def _switch(name: str, value: Any) -> bool | str:
-    if value == "auto" or isinstance(value, bool):
-        return value
-    words = {"true": True, "false": False}
-    if not isinstance(value, str) or value.lower() not in words:
-        raise ConfigError(f"{name} must be 'auto', True or False, got {value!r}.")
-    return words[value.lower()]
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"Unknown {name} {value!r}: expected one of {', '.join(allowed)}.")
-
-
-def _not_negative(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r}.")
-
-
-def _at_least_one(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")

@@ -166,9 +166,7 @@ class QCRDTrainer(ResumableTrainer):
         if hasattr(self.model, "add_model_tags"):
             self.model.add_model_tags(list(self._tag_names))
 
-        plugin = getattr(self.accelerator.state, "deepspeed_plugin", None)
-        is_sharded = self.is_fsdp_enabled or getattr(plugin, "zero_stage", 0) == 3
-        self._engine = ScoringEngine(self.model, args, is_sharded)
+        self._engine = ScoringEngine(self.model, args, self.accelerator)
         self.discriminator_update = None
         if args.discriminator == "student" and args.uses_rationales:
             self.discriminator_update = DiscriminatorUpdate(self._engine.head.module, args, self.accelerator)

@@ -1,0 +1,175 @@
+"""Rows that share a prompt: their layout and masks by hand, and their scores against rows of their own."""
+
+import logging
+
+import pytest
+import torch
+from running import trainer_of
+from students import STUDENTS, UNSHARED, WINDOW, student
+from tiny import VOCAB_SIZE, tiny_llama
+from torch import nn
+
+from qcrd_trl.errors import ConfigError
+from qcrd_trl.trainer.architecture import evaluating, mask_form, shares_exactly
+from qcrd_trl.trainer.scoring import flat_passes, score_passes
+from qcrd_trl.trainer.shared_prompt import MaskForm, segment_mask, share_prompts, shared_passes
+
+
+def test_layout_by_hand():
+    """A token from another row, or a position that goes on counting, gives a plausible loss of the wrong text."""
+    # Rows 0 and 2 are of question 1 (prompt of 3 tokens), row 1 of question 0 (prompt of 1 token).
+    shared = share_prompts(torch.tensor([3, 1, 3]), torch.tensor([2, 4, 1]), torch.tensor([1, 0, 1]))
+    assert shared.source.tolist() == [[1, 1, 1, 1, 0], [0, 0, 0, 0, 2]]
+    assert shared.position.tolist() == [[0, 1, 2, 3, 0], [0, 1, 2, 3, 2]]
+    assert shared.segment.tolist() == [[1, 1, 1, 1, -1], [0, 0, 1, 1, 2]]
+
+
+def test_mask_by_hand():
+    """A rationale that sees another is trained to copy it."""
+    segment, position = torch.tensor([[0, 0, 1, 1, 2, -1]]), torch.tensor([[0, 1, 2, 3, 2, 0]])
+    full = [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [1, 1, 0, 0, 0, 1],
+    ]
+    mask = segment_mask(segment, position, torch.float32)
+    assert mask.shape == (1, 1, 6, 6)
+    # A row of padding sees itself: over nothing at all a softmax is NaN.
+    assert (mask[0, 0] == 0).int().tolist()[:5] == full[:5]
+    assert mask[0, 0, 5, 5] == 0
+    assert mask.min() == torch.finfo(torch.float32).min
+    windowed = segment_mask(segment, position, torch.bfloat16, window=2)
+    assert windowed.dtype == torch.bfloat16
+    assert (windowed[0, 0] == 0).int().tolist()[:5] == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [0, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0],
+        [0, 1, 0, 0, 1, 0],
+    ]
+
+
+def rows(is_encoder_decoder):
+    """Seven flat rows of four questions in mixed order; one completion of one token, one question of one row."""
+    torch.manual_seed(1)
+    prompts = {0: 4, 3: 1, 5: 7, 6: 2}
+    question = torch.tensor([5, 0, 3, 5, 0, 6, 5])
+    completions = [3, 8, 4, 1, 2, 5, 6]
+    texts = {key: torch.randint(4, VOCAB_SIZE, (size,)) for key, size in prompts.items()}
+    inputs, labels = [], []
+    for key, size in zip(question.tolist(), completions, strict=True):
+        rationale = torch.randint(4, VOCAB_SIZE, (size,))
+        prompt = texts[key]
+        inputs.append(prompt if is_encoder_decoder else torch.cat([prompt, rationale]))
+        start = torch.full((0 if is_encoder_decoder else len(prompt),), -100)
+        labels.append(torch.cat([start, rationale]))
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(ids) for ids in inputs], batch_first=True)
+    padded = nn.utils.rnn.pad_sequence(inputs, batch_first=True)
+    return padded, mask, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100), question
+
+
+def scores(model, shared, num_passes=1):
+    decoder = model if model.config.is_encoder_decoder else None
+    *flat, question = rows(decoder is not None)
+    if shared:
+        passes = shared_passes(*flat, question, mask_form(model)[0], torch.float32, decoder, num_passes)
+    else:
+        passes = flat_passes(*flat, decoder)
+    assert len(passes) == (num_passes if shared else 1)
+    model.zero_grad()
+    scored = score_passes(model, model.get_output_embeddings(), passes, len(question), decoder)
+    (scored.nll * torch.arange(1.0, 8)).sum().backward()
+    return scored, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("num_passes", [1, 2, 6])
+@pytest.mark.parametrize("name", STUDENTS)
+def test_equal_to_flat_rows(name, num_passes):
+    """Whatever an architecture makes of masks and positions, a rationale's loss is that of a row of its own."""
+    model = student(name).eval()
+    one, gradient = scores(model, False)
+    other, shared_gradient = scores(model, True, num_passes)
+    assert one.nll.max() - one.nll.min() > 0.1
+    torch.testing.assert_close(other.nll, one.nll, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(shared_gradient, gradient, rtol=1e-4, atol=1e-4)
+    assert other.num_tokens.tolist() == one.num_tokens.tolist() == [3, 8, 4, 1, 2, 5, 6]
+    mine, theirs = one.row.argsort(stable=True), other.row.argsort(stable=True)
+    torch.testing.assert_close(other.states[theirs], one.states[mine], rtol=1e-4, atol=1e-4)
+    assert other.predicted[theirs].tolist() == one.predicted[mine].tolist()
+
+
+def test_a_prompt_is_read_once():
+    """Otherwise nothing is saved, and only a clock would tell."""
+    *flat, question = rows(False)
+    [one] = shared_passes(*flat, question, MaskForm(), torch.float32)
+    # Four prompts of 4, 1, 7 and 2 tokens without their last, and all completions.
+    assert one.inputs["input_ids"].shape == (4, 6 + 10)
+    assert int(one.supervised.sum()) == 29
+    *flat, question = rows(True)
+    [one] = shared_passes(*flat, question, MaskForm(), torch.float32, student("t5"))
+    assert one.inputs["input_ids"].shape == (4, 7)
+    assert one.encoded.tolist() == [3, 2, 0, 3, 2, 1, 3]  # by length: questions 3, 6, 0, 5
+
+
+@pytest.mark.parametrize("name", [*STUDENTS, *UNSHARED])
+def test_the_trial_tells_who_can(name):
+    """GPT-Neo's local attention and MPT's ALiBi take a mask without an error, and give other losses."""
+    model = student(name)
+    with evaluating(model):
+        form = mask_form(model)[0]
+        assert (form is None) == (name in UNSHARED)
+        assert shares_exactly(model, model.get_output_embeddings(), form or MaskForm(), torch.float32) == (
+            name in STUDENTS
+        )
+    assert model.training
+
+
+def test_the_trial_sees_a_window_that_is_lost():
+    """A window that is wider than the trial's rows would be lost on it: what the configuration says counts first."""
+    for name in ("mistral", "qwen2_windowed", "gemma3"):
+        model = student(name)
+        assert mask_form(model)[0].window == WINDOW
+        with evaluating(model):
+            assert not shares_exactly(model, model.get_output_embeddings(), MaskForm(), torch.float32)
+
+
+REFUSALS = {
+    "flash": (lambda m: setattr(m.config, "_attn_implementation", "flash_attention_2"), "flash_attention_2"),
+    "linear": (lambda m: setattr(m.config, "layer_types", ["linear_attention", "full_attention"]), "linear_attention"),
+    "alibi": (lambda m: setattr(m.config, "alibi", True), "more than positions"),
+    "unknown_chunks": (
+        lambda m: (setattr(m.config, "model_type", "new"), setattr(m.config, "attention_chunk_size", 8)),
+        "attention_chunk_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSALS, *UNSHARED])
+def test_what_cannot_is_refused_or_falls_back(tmp_path, caplog, name):
+    """`auto` must be exact in any case, and say once that it saves nothing; `True` must not be silently ignored."""
+    model, expected = (student(name), "") if name in UNSHARED else (tiny_llama(), REFUSALS[name][1])
+    if name in REFUSALS:
+        REFUSALS[name][0](model)
+    with pytest.raises(ConfigError, match=rf"shared_prompt=True cannot be done for this .*{expected}.*'auto'"):
+        trainer_of(tmp_path, model, shared_prompt=True)
+    with caplog.at_level(logging.WARNING, "qcrd_trl"):
+        trainer = trainer_of(tmp_path, model)
+    assert [expected in record.message for record in caplog.records if "row of its own" in record.message] == [True]
+    assert trainer._engine._masks is None
+
+
+def test_an_unknown_architecture_is_tried_once(tmp_path, caplog, monkeypatch):
+    """An architecture that no list names is found out by the trial, before the first step and not at each."""
+    import qcrd_trl.trainer.engine as engine
+
+    calls = []
+    monkeypatch.setattr(engine, "shares_exactly", lambda *args: bool(calls.append(args)))
+    with caplog.at_level(logging.WARNING, "qcrd_trl"):
+        trainer_of(tmp_path, max_steps=2).train()
+    assert len(calls) == 1
+    assert sum("gave other hidden states" in record.message for record in caplog.records) == 1
+    with pytest.raises(ConfigError, match="gave other hidden states"):
+        trainer_of(tmp_path, shared_prompt=True).train()
