@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,7 @@ class SelfAdversarialCallback(TrainerCallback):
     # ---- What ----
 
     def _refresh(self, iteration: int, state: Any, dataloader: Any) -> None:
+        started = time.perf_counter()
         self._write_store()  # with the scores that the last iteration's negatives got
         snapshot = self._together(lambda: self._save_snapshot(iteration, state.global_step), everywhere=False)
         steps = min(self._every - state.global_step % self._every, max(state.max_steps - state.global_step, 1))
@@ -198,18 +200,22 @@ class SelfAdversarialCallback(TrainerCallback):
         negatives, report = sampler.collect(questions, shares)
         self.store.replace(iteration, negatives, {question.id: question.prompt for question in questions})
         self._write_store()
-        self._log(report, iteration, snapshot)
+        self._log(report, iteration, snapshot, time.perf_counter() - started)
 
     def _save_snapshot(self, iteration: int, step: int) -> int:
         """Saves what is to be saved, on one process, and gives the snapshot to sample from."""
         model = base_of(self.trainer)
-        there = self.snapshots.iterations()
+        there = [number for number in self.snapshots.iterations() if number <= iteration]
+        if iteration > 0 and (not there or (self.source == "fixed" and there[0] != 0)):
+            raise ModelError(
+                f"The snapshots that are to generate negatives are gone from {str(self.snapshots.folder)!r}. Resume from a "
+                "checkpoint, which has its own copies."
+            )
         if self.source == "self" or not there:
             self.snapshots.save(model, iteration, step)
             there = sorted({*there, iteration})
         if self.source == "fixed":
             return there[0]
-        there = [number for number in there if number <= iteration]
         kept = there[-(self.lag + 1) :]
         self.snapshots.keep(set(kept))
         return max([number for number in kept if number <= iteration - self.lag], default=kept[0])
@@ -223,8 +229,9 @@ class SelfAdversarialCallback(TrainerCallback):
         # The loss compares a negative with a positive.
         return [question for question in chosen if question.positives]
 
-    def _log(self, report: NegativeReport, iteration: int, snapshot: int) -> None:
-        logs = {**report.to_logs(), "negatives/iteration": iteration, "negatives/snapshot": snapshot}
+    def _log(self, report: NegativeReport, iteration: int, snapshot: int, seconds: float) -> None:
+        logs = {**report.to_logs(), "negatives/seconds": seconds}
+        logs |= {"negatives/iteration": iteration, "negatives/snapshot": snapshot}
         if self.settings.correct == "keep":
             del logs["negatives/correct"]
         if report.sampled and not report.kept:

@@ -107,7 +107,7 @@ class NegativeReport:
         return NegativeReport(**sums, seconds=max(self.seconds, other.seconds))
 
     def to_logs(self, prefix: str = "negatives/") -> dict[str, float]:
-        """What is logged: shares of the samples, their mean length in tokens, the time and the speed."""
+        """What is logged: shares of the samples, their mean length in tokens, the time of sampling and the speed."""
         samples = max(self.sampled, 1)
         shares = ("kept", "equal_to_positive", "empty", "duplicate", "correct", "cut")
         logs = {name: getattr(self, name) / samples for name in shares}

@@ -107,7 +107,33 @@ class ScoringEngine:
         one = flat_pass(batch["input_ids"], batch["attention_mask"], batch["labels"], self.decoder)
         return score_passes(model, self.head, [one], len(batch["labels"]), self.decoder, predicts)
 
-    def rationales(self, model: nn.Module, rows: RationaleRows) -> RowScores:
+    def rationales(
+        self,
+        model: nn.Module,
+        rows: RationaleRows,
+        ahead: RowScores | None = None,
+        total: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> RowScores:
+        """
+        The rationales of a batch, to be given to [`~ScoringEngine.differentiate`] once a loss is made of them.
+
+        Args:
+            model (`nn.Module`): the student, as wrapped for training.
+            rows ([`RationaleRows`]): the rationales.
+            ahead ([`RowScores`], *optional*): their scores without a graph, where they have been computed already.
+            total (`Callable`, *optional*): as for [`~ScoringEngine.selects`].
+
+        Returns:
+            [`RowScores`]: with losses that have a graph, or that are a leaf to pick from.
+        """
+        if not torch.is_grad_enabled() or not self.selects(rows, ahead is not None, total):
+            return self.every(model, rows)
+        if ahead is None:
+            with torch.no_grad():
+                ahead = self.every(model, rows)
+        return replace(ahead, nll=ahead.nll.detach().requires_grad_())
+
+    def every(self, model: nn.Module, rows: RationaleRows) -> RowScores:
         """Every one of some rationales, in a number of passes that does not depend on them."""
         self._get_ready()
         parts, number = (rows.input_ids, rows.attention_mask, rows.labels), self.args.rationale_forward_passes
@@ -173,34 +199,31 @@ class ScoringEngine:
         self, model: nn.Module, rows: RationaleRows, nll: torch.Tensor, loss: torch.Tensor
     ) -> torch.Tensor:
         """
-        A loss of scores that have no graph, with the gradient that they would give the student.
+        A loss of scores, with a graph that reaches the student.
 
         Args:
             model (`nn.Module`): the student, as wrapped for training.
             rows ([`RationaleRows`]): the rationales.
-            nll (`torch.Tensor`): their losses, a leaf that requires a gradient, shape `(rationales,)`.
+            nll (`torch.Tensor`): their losses, as [`~ScoringEngine.rationales`] gave them, shape `(rationales,)`.
             loss (`torch.Tensor`): a number made of them.
 
         Returns:
-            `torch.Tensor`: the same number. Its graph goes through a second pass over the rationales alone that have a part
-            in its gradient: those that a reduction picked, less negatives beyond the margin.
+            `torch.Tensor`: the same number. If `nll` had no graph, it goes through a second pass over the rationales alone
+            that have a part in its gradient: those that a reduction picked, less negatives beyond the margin.
         """
+        if not (nll.is_leaf and nll.requires_grad):
+            return loss
         (slope,) = torch.autograd.grad(loss, nll, allow_unused=True)
         slope = torch.zeros_like(nll) if slope is None else slope
         _forget_casts()
         chosen = slope != 0
-        again = self.rationales(model, rows.subset(chosen))
+        again = self.every(model, rows.subset(chosen))
         return loss.detach() + (slope[chosen] * (again.nll - again.nll.detach())).sum() + again.anchor
 
 
 def for_later(scored: RowScores) -> RowScores:
     """Scores without what takes memory by the token."""
     return replace(scored, states=scored.states[:0].clone(), row=scored.row[:0].clone())
-
-
-def as_leaf(scored: RowScores) -> RowScores:
-    """Scores without a graph, as [`ScoringEngine.differentiate`] takes them."""
-    return replace(scored, nll=scored.nll.detach().requires_grad_())
 
 
 def _refused(name: str, model: str, reason: str | None) -> str:

@@ -1,13 +1,19 @@
 """Generated negatives into a batch, in the trainer's own process, so that a refresh counts from the very next step."""
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 
 from ..data.collator import DataCollatorForQCRD
 from ..data.store import NegativeStore
 from .objective import RationaleRows
+from .qcrd_config import QCRDConfig
+
+
+logger = logging.getLogger(__name__)
 
 
 class GeneratedNegatives:
@@ -18,24 +24,27 @@ class GeneratedNegatives:
         store ([`~qcrd_trl.data.store.NegativeStore`]): the negatives of the current iteration.
         dataset ([`~datasets.Dataset`]): the tokenized training set.
         collator ([`DataCollatorForQCRD`]): pads rows.
+        source (`str`): where negatives come from, see [`QCRDConfig`].
     """
 
-    def __init__(self, store: NegativeStore, dataset: Dataset | None, collator: DataCollatorForQCRD):
-        self.store, self._dataset, self._collator = store, dataset, collator
+    def __init__(self, store: NegativeStore, dataset: Dataset | None, collator: DataCollatorForQCRD, source: str):
+        self.store, self._dataset, self._collator, self._source = store, dataset, collator, source
         self._places: dict[int, int] | None = None
         self._keys: list[tuple[str, int]] = []
         self._scores: list[tuple[list[tuple[str, int]], torch.Tensor, torch.Tensor]] = []
 
-    def added(self, batch: dict[str, torch.Tensor], keeps_own: bool) -> dict[str, torch.Tensor]:
-        """The batch with the negatives of its questions, and without those of the dataset unless it `keeps_own`."""
+    def in_batch(self, batch: dict[str, torch.Tensor], is_held_out: bool = False) -> dict[str, torch.Tensor]:
+        """The batch with the negatives that the source asks for; held-out questions keep those that their rows bring."""
         generated, self._keys = [], []
+        if is_held_out:
+            return batch if self._source != "none" else add_negatives(batch, [], False, self._collator)
         if len(self.store):
             for row, question in enumerate(batch["question_index"].tolist()):
                 entry = self._entry(question)
                 for place, negative in enumerate(self.store.get(entry["id"])):
                     generated.append((row, entry["explain_prompt_ids"], negative.token_ids))
                     self._keys.append((entry["id"], place))
-        return add_negatives(batch, generated, keeps_own, self._collator)
+        return add_negatives(batch, generated, self._source in ("minority", "both"), self._collator)
 
     def note_scores(self, rows: RationaleRows, scores: torch.Tensor) -> None:
         """Keeps the discriminator's scores of the batch that was last made; they stay on the device."""
@@ -56,6 +65,18 @@ class GeneratedNegatives:
         if self._places is None:
             self._places = {index: place for place, index in enumerate(self._dataset["question_index"])}
         return self._dataset[self._places[question]]
+
+
+def negative_source_of(args: QCRDConfig, dataset: Any) -> str:
+    """Where the negatives of a run come from: a preset's generated ones are not to be had for a streaming dataset."""
+    streams = isinstance(dataset, IterableDataset)
+    if not (streams and args.generates_negatives) or args.negative_source_is_given:
+        return args.negative_source
+    logger.warning(
+        "A streaming train_dataset does not tell its questions ahead, so no negatives are generated for them: those of its "
+        'rows are used, as with negative_source="minority".'
+    )
+    return "minority"
 
 
 def add_negatives(

@@ -118,7 +118,8 @@ class QCRDConfig(TrainingArguments):
             `"self"`: sampled from the student as it was `negative_lag` iterations ago (see [`SelfAdversarialCallback`]).
             `"minority"`: those of the dataset, such as the teacher's minority rationales. `"both"` of them (paper).
             `"fixed"`: sampled from the student as it was before training. `"none"`: no negatives. Held-out questions are
-            measured by the negatives that their rows bring. Set by the preset.
+            measured by the negatives that their rows bring. Set by the preset; a streaming training set, whose questions
+            are not known ahead, then falls back to `"minority"`.
         num_negatives (`int`, *optional*, defaults to `1`):
             Samples a question (paper: 1).
         negative_temperature (`float`, *optional*, defaults to `1.5`):
@@ -313,6 +314,7 @@ class QCRDConfig(TrainingArguments):
     def _resolve_preset(self) -> None:
         one_of("preset", self.preset, tuple(PRESETS))
         recipe = dict(PRESETS[self.preset])
+        self.negative_source_is_given = self.negative_source is not None
         if self.reduction is not None:
             one_of("reduction", self.reduction, REDUCTIONS)
             # A reduction that the user names governs both sides, whatever the recipe does with one of them.

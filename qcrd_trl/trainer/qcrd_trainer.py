@@ -16,6 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..callbacks import NEGATIVES_FOLDER, SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.dataset import prepare_dataset
+from ..data.length_grouping import LengthGroupedSampler
 from ..data.prompts import StudentFormat
 from ..data.store import NegativeStore
 from ..data.tokenize import RowTokenizer
@@ -24,13 +25,13 @@ from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
-from ..negative_options import iteration_steps
+from ..negative_options import GENERATED, iteration_steps
 from ..snapshots import SNAPSHOTS_FOLDER
 from .checkpoints import MeterPart, ResumableTrainer
 from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
-from .engine import ScoringEngine, as_leaf, for_later
+from .engine import ScoringEngine, for_later
 from .meter import Meter
-from .negatives import GeneratedNegatives
+from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores
@@ -183,8 +184,9 @@ class QCRDTrainer(ResumableTrainer):
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
         self.negatives = NegativeStore()
-        self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator)
-        if args.generates_negatives and train_dataset is not None:
+        source = negative_source_of(args, train_dataset)
+        self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator, source)
+        if args.uses_negatives and source in GENERATED and train_dataset is not None:
             self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
 
     @property
@@ -213,6 +215,13 @@ class QCRDTrainer(ResumableTrainer):
             columns = set(dataset.column_names)
             row_tokenizer.rationales &= bool(columns & {"positive_rationales", "raw_rationale"})
         return prepare_dataset(dataset, row_tokenizer, name, args.dataset_num_proc)
+
+    def _get_train_sampler(self, train_dataset=None):
+        rows = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy == "group_by_length" and isinstance(rows, Dataset):
+            size, seed = self.args.train_batch_size * self.args.world_size, self.args.data_seed
+            return LengthGroupedSampler(rows["length"], size, self.args.seed if seed is None else seed)
+        return super()._get_train_sampler(train_dataset)
 
     def get_eval_dataloader(self, eval_dataset=None):
         return super().get_eval_dataloader(self._tokenized(eval_dataset, "eval_dataset"))
@@ -313,8 +322,7 @@ class QCRDTrainer(ResumableTrainer):
                         sums = self._sum_over_processes(sums)
             contrast, positive, negative = parts.contrast(args, sums)
             contrast = contrast.sum()
-            if scored.nll.is_leaf and scored.nll.requires_grad:  # scored without a graph, to be picked from
-                contrast = self._engine.differentiate(model, rows, scored.nll, contrast)
+            contrast = self._engine.differentiate(model, rows, scored.nll, contrast)
             alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
             total = total + args.alpha_2 * contrast + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
             self._discriminator_loss = parts.discriminator.sum() * scale
@@ -334,23 +342,15 @@ class QCRDTrainer(ResumableTrainer):
     def _rationale_task(
         self, model: nn.Module, inputs: dict[str, torch.Tensor]
     ) -> tuple[RationaleParts, RationaleRows, RowScores]:
-        own = self.args.negative_source in ("minority", "both")
-        if self._evaluating:  # held-out questions have the negatives that their rows bring
-            inputs = inputs if self.args.negative_source != "none" else self._generated.added(inputs, keeps_own=False)
-        else:
-            inputs = self._generated.added(inputs, own)
+        inputs = self._generated.in_batch(inputs, self._evaluating)
         rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
-        with_graph = torch.is_grad_enabled()
-        ahead = self._scored_ahead.pop(0) if with_graph and self._scored_ahead else None
-        picks = with_graph and self._engine.selects(rows, ahead is not None, self._sum_over_processes)
-        with torch.set_grad_enabled(with_graph and not picks):
-            scored = ahead if picks and ahead is not None else self._engine.rationales(model, rows)
-        scored = as_leaf(scored) if picks else scored
+        ahead = self._scored_ahead.pop(0) if self._scored_ahead and torch.is_grad_enabled() else None
+        scored = self._engine.rationales(model, rows, ahead, self._sum_over_processes)
         quality = None
         if self.discriminator is not None:
-            learns = with_graph and self.discriminator_update.is_due(self.state)
             if scored.pooled is None:
                 scored.pooled = self.discriminator.pool(scored.states, scored.row, len(rows.question))
+            learns = torch.is_grad_enabled() and self.discriminator_update.is_due(self.state)
             with torch.set_grad_enabled(learns):
                 quality = self.discriminator.score_pooled(scored.pooled)
         return rationale_parts(rows, scored, self.args, quality), rows, scored

@@ -201,9 +201,27 @@ def flat_passes(
     return passes
 
 
-def by_length(lengths: torch.Tensor, num_passes: int) -> Sequence[torch.Tensor]:
-    """Indices of units of like length for each of a fixed number of passes, some of which may be empty."""
-    return lengths.argsort(stable=True).tensor_split(num_passes)
+def by_length(lengths: torch.Tensor, num_passes: int) -> list[torch.Tensor]:
+    """
+    Indices of units of like length for each of a fixed number of passes, some of which may be empty.
+
+    Units are sorted, and cut where the passes, each as wide as its longest unit, are smallest in all: a few long ones then
+    have a pass to themselves.
+    """
+    order = lengths.argsort(stable=True)
+    width = lengths[order].double().cpu()
+    place = torch.arange(len(width) + 1)
+    # size[i, j]: of a pass with units i to j - 1. best[j]: of the passes so far, with the units before j.
+    size = (place[None, :] - place[:, None]) * torch.cat([width.new_zeros(1), width])[None, :]
+    size = size.masked_fill(place[None, :] < place[:, None], float("inf"))
+    best, starts = size[0], []
+    for _ in range(num_passes - 1):
+        best, start = (best[:, None] + size).min(0)
+        starts.append(start)
+    cuts = [len(width)]
+    for start in reversed(starts):
+        cuts.append(int(start[cuts[-1]]))
+    return list(order.tensor_split(torch.tensor(cuts[:0:-1], dtype=torch.long)))
 
 
 def trimmed(tensor: torch.Tensor, used: torch.Tensor) -> torch.Tensor:

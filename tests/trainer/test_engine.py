@@ -160,10 +160,10 @@ def test_accumulation_scores_once_without_a_graph(tmp_path, monkeypatch, weighti
 def test_only_what_was_picked_is_differentiated(tmp_path, monkeypatch):
     """All rationales with a graph need the memory that selection is to save."""
     seen = []
-    score = engine_module.ScoringEngine.rationales
+    score = engine_module.ScoringEngine.every
     monkeypatch.setattr(
         engine_module.ScoringEngine,
-        "rationales",
+        "every",
         lambda self, model, rows: (
             seen.append((len(rows.question), torch.is_grad_enabled())) or score(self, model, rows)
         ),
