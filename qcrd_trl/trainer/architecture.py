@@ -59,8 +59,8 @@ def mask_form(model: PreTrainedModel) -> tuple[MaskForm | None, str | None]:
         if doubtful:
             return None, f"its configuration has {doubtful[0]}, and {kind} has not been tried"
     if "sliding_attention" in layer_types:
-        return MaskForm(window, by_layer=True), None
-    return MaskForm(None if layer_types or kind not in _ONE_WINDOW else window), None
+        return MaskForm(window, by_layer=True, width=config.hidden_size), None
+    return MaskForm(None if layer_types or kind not in _ONE_WINDOW else window, width=config.hidden_size), None
 
 
 @torch.no_grad()

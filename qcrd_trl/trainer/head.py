@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from ..losses import LogitForm, head_logits, states_nll
@@ -56,7 +55,7 @@ def tiled_head(model: PreTrainedModel, module: nn.Module) -> tuple[StudentHead, 
         return own, f"its head is a {type(module).__name__}, not a plain linear layer"
     if not weight.is_floating_point() or weight.ndim != 2:
         return own, "its head is quantized"
-    if isinstance(weight, DTensor) or weight.numel() == 0 or hasattr(weight, "ds_id"):
+    if hasattr(weight, "device_mesh") or weight.numel() == 0 or hasattr(weight, "ds_id"):
         return own, "its head is split up among processes"
     if hasattr(module, "_hf_hook") or module._forward_hooks or module._forward_pre_hooks:
         return own, "its head has hooks"

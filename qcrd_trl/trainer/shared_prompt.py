@@ -27,10 +27,13 @@ class MaskForm:
     Attributes:
         window (`int` or `None`): width of its sliding windows.
         by_layer (`bool`): whether it takes a mask for each kind of layer, as models whose layers differ do.
+        width (`int` or `None`): size of its hidden states, which tells how long a row is worth sharing; without it a
+            question's rationales are always in one row.
     """
 
     window: int | None = None
     by_layer: bool = False
+    width: int | None = None
 
 
 @dataclass
@@ -143,6 +146,8 @@ def shared_passes(
     _, question = question.unique(return_inverse=True)
     completion = (labels != -100).sum(1)
     prompt = attention_mask.sum(1) - (0 if decoder is not None else completion)
+    if decoder is None and form.width is not None:
+        question = split_long(prompt, completion, question, form.width)
     units = int(question.max()) + 1
     if decoder is None:
         size = torch.zeros(units, dtype=torch.long, device=question.device).index_add(0, question, completion)
@@ -163,6 +168,35 @@ def shared_passes(
         else:
             passes.append(_encoded_once(*parts, decoder))
     return passes
+
+
+def split_long(prompt: torch.Tensor, completion: torch.Tensor, question: torch.Tensor, width: int) -> torch.Tensor:
+    """
+    Questions with many rationales as several with the same prompt.
+
+    In a shared row each token is compared with all others, though it attends to the prompt and its own segment only. A layer
+    of width d has about 12 d^2 weights, 24 d^2 operations a token, against 4 d for each token that it is compared with. So
+    a prompt of P tokens is worth 6 d P comparisons, and with S tokens of rationales in each row, a question's cost is least
+    where S^2 = P (6 d + P).
+
+    Args:
+        prompt (`torch.Tensor`): tokens of each flat row's prompt, shape `(N,)`.
+        completion (`torch.Tensor`): tokens of its completion, shape `(N,)`.
+        question (`torch.Tensor`): question of each row, shape `(N,)`.
+        width (`int`): size of the hidden states.
+
+    Returns:
+        `torch.Tensor`: question of each row, counted anew, shape `(N,)`.
+    """
+    total = completion.new_zeros(int(question.max()) + 1).index_add(0, question, completion)[question]
+    best = (prompt * (6.0 * width + prompt)).sqrt()
+    order = question.argsort(stable=True)
+    count = torch.bincount(question)
+    rows = torch.minimum((total / best).round().clamp(min=1), count[question])  # of each question
+    rank = torch.empty_like(order)
+    rank[order] = _count(order) - (count.cumsum(0) - count)[question[order]]
+    part = (rank * rows / count[question]).floor().long()
+    return (question * len(order) + part).unique(return_inverse=True)[1]
 
 
 def _shared_rows(input_ids, attention_mask, labels, question, rows, prompt, completion, form, dtype) -> ForwardPass:

@@ -12,7 +12,7 @@ from torch import nn
 from qcrd_trl.errors import ConfigError
 from qcrd_trl.trainer.architecture import evaluating, mask_form, shares_exactly
 from qcrd_trl.trainer.scoring import flat_passes, score_passes
-from qcrd_trl.trainer.shared_prompt import MaskForm, segment_mask, share_prompts, shared_passes
+from qcrd_trl.trainer.shared_prompt import MaskForm, segment_mask, share_prompts, shared_passes, split_long
 
 
 def test_layout_by_hand():
@@ -50,6 +50,20 @@ def test_mask_by_hand():
         [0, 0, 1, 1, 0, 0],
         [0, 1, 0, 0, 1, 0],
     ]
+
+
+def test_long_rows_are_split_by_hand():
+    """With a row for all, the time grows with the square of the number of rationales, and so does the mask."""
+    # P = 60 and d = 576: S^2 = 60 (3456 + 60) = 459^2. 16 rationales of 60 tokens are 2.09 times that, 6 are 0.78.
+    question = torch.tensor([0] * 16 + [1] * 6)
+    full = torch.full((22,), 60)
+    assert split_long(full, full, question, 576).tolist() == [0] * 8 + [1] * 8 + [2] * 6
+    assert split_long(full, full, question.flip(0), 10**6).tolist() == [1] * 6 + [0] * 16
+    # Rows need not come by question, and a question of one rationale stays whole, however long that is.
+    # P = 2 and d = 8: S = 10.
+    mixed, long = torch.tensor([1, 0, 1, 1, 1]), torch.tensor([5, 900, 5, 5, 5])
+    assert split_long(torch.full((5,), 2), long, mixed, 8).tolist() == [1, 0, 1, 2, 2]
+    assert split_long(torch.full((5,), 2), 100 * long, mixed, 8).tolist() == [1, 0, 2, 3, 4]
 
 
 def rows(is_encoder_decoder):
