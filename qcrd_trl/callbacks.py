@@ -9,19 +9,21 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
+from peft import PeftModel
 from torch import nn
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from .data.dataset import prepare_dataset
 from .data.prompts import StudentFormat
-from .data.store import NegativeStore
+from .data.store import NEGATIVES_FOLDER, NegativeStore
 from .data.tokenize import RowTokenizer
 from .data.upcoming import steps_per_epoch, upcoming_rows
-from .errors import ConfigError, ModelError, TrainingError
+from .errors import ConfigError, DataError, ModelError, TrainingError
 from .files import is_disk_error, remove_unfinished
-from .models import base_model, is_encoder_decoder
+from .models import base_model, check_adapter, is_encoder_decoder, keep_cpu_gradients, prepare_tokenizer
 from .negative_options import check_negative_options, iteration_steps
+from .processes import by_one, together
 from .sampling.negatives import (
     NegativeQuestion,
     NegativeReport,
@@ -34,7 +36,6 @@ from .snapshots import SNAPSHOTS_FOLDER, Snapshots
 
 logger = logging.getLogger(__name__)
 
-NEGATIVES_FOLDER = "negatives"
 GENERATORS = ("self", "fixed")
 
 
@@ -56,7 +57,7 @@ class SelfAdversarialCallback(TrainerCallback):
             The trainer that it is attached to.
         questions ([`~datasets.Dataset`], *optional*):
             Rows with `prompt`, `positive_rationales`, and optionally `id`, `label` and the options of a choice. The
-            training set of a [`QCRDTrainer`] if left out. In the order of the trainer's training set, only those that the
+            training set of a [`QCRDTrainer`] if left out. If the training set has the same column `id`, only those that the
             iteration will use are asked; otherwise all are.
         source (`str`, *optional*, defaults to `"self"`):
             `"self"`: the snapshot of `lag` iterations ago; `"fixed"`: always the student as it was before training.
@@ -122,12 +123,14 @@ class SelfAdversarialCallback(TrainerCallback):
         )
         if source not in GENERATORS:
             raise ConfigError(f"Unknown source {source!r}: expected one of {', '.join(GENERATORS)}.")
-        if any(isinstance(callback, SelfAdversarialCallback) for callback in trainer.callback_handler.callbacks):
-            raise ConfigError(
-                "The trainer has a SelfAdversarialCallback already. Set its options in QCRDConfig, or switch it off there by "
-                'negative_source="none" or "minority".'
-            )
+        if self._of(trainer):
+            raise ConfigError(_TWICE)
         _check_model(trainer)
+        # Before anything is evaluated: some CPUs repack 4-bit weights at the first forward pass without gradient.
+        keep_cpu_gradients(base_of(trainer))
+        if trainer.processing_class is None:
+            raise ConfigError("The trainer has no tokenizer to generate with: pass `processing_class`.")
+        prepare_tokenizer(trainer.processing_class)
         self.trainer, self.source, self.lag, self.refresh_steps = trainer, source, lag, refresh_steps
         self.settings = NegativeSettings(
             num_negatives=num_negatives,
@@ -145,14 +148,21 @@ class SelfAdversarialCallback(TrainerCallback):
         self._every: int | None = None
         self._is_resumed = False
         self._questions = _questions(trainer, questions, student_format, self.settings, choices_column)
-        # A trainer that knows such parts saves them within its checkpoints; another's checkpoint gets them afterwards.
-        self._is_part = hasattr(trainer, "checkpoint_parts")
-        if self._is_part:
+        self._row_ids = _row_ids(trainer, self._questions, questions)
+        if hasattr(trainer, "checkpoint_parts"):
             trainer.checkpoint_parts.append(self)
+        else:
+            _join_checkpoints(trainer, self)
+
+    @staticmethod
+    def _of(trainer: Trainer) -> list["SelfAdversarialCallback"]:
+        return [one for one in trainer.callback_handler.callbacks if isinstance(one, SelfAdversarialCallback)]
 
     # ---- When ----
 
     def on_train_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if len(self._of(self.trainer)) > 1:
+            raise ConfigError(_TWICE)
         per_epoch = steps_per_epoch(train_dataloader, args.gradient_accumulation_steps)
         self._every = iteration_steps(self.refresh_steps, per_epoch)
         if self._every is None:
@@ -160,9 +170,7 @@ class SelfAdversarialCallback(TrainerCallback):
                 "The training data have no length, so an iteration cannot be a part of an epoch: give `refresh_steps` as a "
                 "number of steps."
             )
-        if state.global_step > 0 and not self._is_resumed:
-            self.load_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-        elif state.global_step == 0:
+        if not self._is_resumed:
             self._together(self._start_anew)
         self._is_resumed = False  # what was loaded serves one run
 
@@ -170,10 +178,6 @@ class SelfAdversarialCallback(TrainerCallback):
         iteration = state.global_step // self._every
         if iteration != self.store.iteration:
             self._refresh(iteration, state, train_dataloader)
-
-    def on_save(self, args, state, control, **kwargs):
-        if not self._is_part:
-            self.save_checkpoint(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args, state, control, **kwargs):
         self._write_store()
@@ -183,7 +187,7 @@ class SelfAdversarialCallback(TrainerCallback):
     def _refresh(self, iteration: int, state: Any, dataloader: Any) -> None:
         started = time.perf_counter()
         self._write_store()  # with the scores that the last iteration's negatives got
-        snapshot = self._together(lambda: self._save_snapshot(iteration, state.global_step), everywhere=False)
+        snapshot = self._written(lambda: self._save_snapshot(iteration, state.global_step))
         steps = min(self._every - state.global_step % self._every, max(state.max_steps - state.global_step, 1))
         questions = self._chosen(state.global_step, steps, dataloader)
         trainer, accelerator = self.trainer, self.trainer.accelerator
@@ -223,9 +227,12 @@ class SelfAdversarialCallback(TrainerCallback):
     def _chosen(self, step: int, steps: int, dataloader: Any) -> list[NegativeQuestion]:
         args = self.trainer.args
         rows = None
-        if has_length(self.trainer.train_dataset) and len(self._questions) == len(self.trainer.train_dataset):
+        if self._row_ids is not None and not args.ignore_data_skip:  # else the epoch begins anew when a run is resumed
             rows = upcoming_rows(dataloader, step, steps, args.gradient_accumulation_steps, args.world_size)
-        chosen = self._questions if rows is None else [self._questions[row] for row in sorted(rows)]
+        chosen = self._questions
+        if rows is not None:
+            ids = {self._row_ids[row] for row in rows}
+            chosen = [question for question in self._questions if question.id in ids]
         # The loss compares a negative with a positive.
         return [question for question in chosen if question.positives]
 
@@ -238,33 +245,20 @@ class SelfAdversarialCallback(TrainerCallback):
             logger.warning("None of %d sampled rationales became a negative: %s", report.sampled, report)
         self.trainer.log(logs)
 
-    def _together(self, work: Callable[[], Any], everywhere: bool = True) -> Any:
-        """
-        Does something on every process, or on the one that saves, and gives all of them its result. If it fails on one,
-        all raise: a process that went on alone would wait for the others for ever.
-        """
-        args, accelerator = self.trainer.args, self.trainer.accelerator
-        result, error = None, None
-        if everywhere or args.should_save:
-            try:
-                result = work()
-            except Exception as err:
-                error = err
-        if accelerator.num_processes > 1:
-            told = gather_object([None if error is None else f"{type(error).__name__}: {error}"])
-            if not everywhere:
-                result = gather_object([result])[0]
-            failed = [(rank, message) for rank, message in enumerate(told) if message is not None]
-            if failed and error is None:
-                raise TrainingError(f"Process {failed[0][0]} failed: {failed[0][1]}")
-        if error is not None and is_disk_error(error):
+    def _written(self, work: Callable[[], Any]) -> Any:
+        """Does something on the process that saves, gives its result on every process, and tells of a full disk."""
+        try:
+            return by_one(self.trainer.accelerator, work, self.trainer.args.should_save)
+        except Exception as err:
+            if not is_disk_error(err):
+                raise
             raise TrainingError(
-                f"The negatives could not be written to {args.output_dir!r}: {error}. The checkpoints there are whole: make "
-                "room, and resume from the newest."
-            ) from error
-        if error is not None:
-            raise error
-        return result
+                f"The negatives could not be written to {self.trainer.args.output_dir!r}: {err}. The checkpoints there are "
+                "whole: make room, and resume from the newest."
+            ) from err
+
+    def _together(self, work: Callable[[], Any]) -> Any:
+        return together(self.trainer.accelerator, work)
 
     # ---- Saved and found again ----
 
@@ -288,7 +282,7 @@ class SelfAdversarialCallback(TrainerCallback):
         if self.store.iteration is None:
             return
         self._gather_scores()
-        self._together(self._save_history, everywhere=False)
+        self._written(self._save_history)
 
     def _save_history(self) -> None:
         self.store.save(self._history / f"iteration-{self.store.iteration:04d}")
@@ -300,6 +294,8 @@ class SelfAdversarialCallback(TrainerCallback):
 
     def save_checkpoint(self, folder: Path) -> None:
         """Puts the store and the snapshots into a checkpoint; called on every process."""
+        if self not in self._of(self.trainer):
+            return  # it was removed from the trainer
         self._gather_scores()
 
         def save():
@@ -307,10 +303,12 @@ class SelfAdversarialCallback(TrainerCallback):
                 self.store.save(folder / NEGATIVES_FOLDER)
             self.snapshots.copy_to(folder / SNAPSHOTS_FOLDER)
 
-        self._together(save, everywhere=False)
+        self._written(save)
 
     def load_checkpoint(self, folder: Path) -> None:
         """Takes the store and the snapshots of a checkpoint in place of those here; called on every process."""
+        if self not in self._of(self.trainer):
+            return
 
         def load():
             if not Snapshots(folder / SNAPSHOTS_FOLDER).iterations():
@@ -328,7 +326,31 @@ class SelfAdversarialCallback(TrainerCallback):
         self._is_resumed = True
 
 
+_TWICE = (
+    "The trainer has a SelfAdversarialCallback already. Set its options in QCRDConfig, or switch it off there by "
+    'negative_source="none" or "minority".'
+)
+
+
+def _join_checkpoints(trainer: Trainer, callback: SelfAdversarialCallback) -> None:
+    """Lets a trainer that knows nothing of it save and load the callback with its optimizer."""
+    save, load = trainer._save_optimizer_and_scheduler, trainer._load_optimizer_and_scheduler
+
+    def save_all(output_dir):
+        save(output_dir)
+        callback.save_checkpoint(Path(output_dir))
+
+    def load_all(checkpoint):
+        load(checkpoint)
+        if checkpoint is not None:
+            callback.load_checkpoint(Path(checkpoint))
+
+    trainer._save_optimizer_and_scheduler, trainer._load_optimizer_and_scheduler = save_all, load_all
+
+
 def _check_model(trainer: Trainer) -> None:
+    if isinstance(base_of(trainer), PeftModel):
+        check_adapter(base_of(trainer))
     model = base_model(base_of(trainer))
     if not callable(getattr(model, "generate", None)) or not getattr(model, "can_generate", lambda: True)():
         raise ModelError(
@@ -374,6 +396,21 @@ def _questions(
         )
     kind = None if settings.correct == "keep" else settings.task_kind
     return negative_questions(tokenized, rows, tokenizer, kind, choices_column)
+
+
+def _row_ids(trainer: Trainer, asked: list[NegativeQuestion], questions: Dataset | None) -> list[str] | None:
+    """Id of the question of each row of the training set; `None` if that is not known."""
+    if questions is None:
+        return [question.id for question in asked]
+    rows = trainer.train_dataset
+    if "id" not in (getattr(questions, "column_names", None) or []) or "id" not in (
+        getattr(rows, "column_names", None) or []
+    ):
+        return None
+    ids = [str(key) for key in rows["id"]] if has_length(rows) else None
+    if ids is not None and not {question.id for question in asked} & set(ids):
+        raise DataError("None of the `questions` has an id of the train_dataset, so no negative would ever be used.")
+    return ids
 
 
 def _clear_history(folder: Path, after: int = -1) -> None:

@@ -55,20 +55,29 @@ def put_in_place(aside: Path, path: Path) -> None:
     _remove(old)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file of UTF-8 text that is whole or as it was before."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which takes its name only once it is on the disk, and else is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{UNFINISHED}{path.name}")
-    aside.write_text(text, encoding="utf-8")
-    _flush(aside)
-    os.replace(aside, path)
-    _flush(path.parent)
+    try:
+        yield aside
+        _flush(aside)
+        os.replace(aside, path)
+        _flush(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
-def link_folder(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path, links: bool = False) -> None:
     """
-    Copies a folder of files that are never changed, by hard links where the file system has them: no further space is
-    used, and either folder may be removed.
+    Copies a folder whose files are never changed. The copy is whole or not there.
+
+    Args:
+        source (`Path`): the folder.
+        target (`Path`): its copy.
+        links (`bool`, *optional*, defaults to `False`): whether to make hard links where the file system has them. They use
+            no further space, but what damages one damages the other.
     """
     with whole_folder(target) as aside:
         for file in sorted(source.rglob("*")):
@@ -76,9 +85,7 @@ def link_folder(source: Path, target: Path) -> None:
             if file.is_dir():
                 place.mkdir(exist_ok=True)
                 continue
-            try:
-                os.link(file, place)
-            except OSError:
+            if not (links and _linked(file, place)):
                 shutil.copy2(file, place)
 
 
@@ -107,6 +114,14 @@ def _sha256(file) -> str:
     while block := file.read(1 << 20):
         digest.update(block)
     return digest.hexdigest()
+
+
+def _linked(file: Path, place: Path) -> bool:
+    try:
+        os.link(file, place)
+    except OSError:
+        return False
+    return True
 
 
 def _remove(path: Path) -> None:

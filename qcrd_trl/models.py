@@ -172,7 +172,7 @@ def prepare_student(model: PreTrainedModel | PeftModel, args: Any, peft_config: 
         [`ConfigError`]: if arguments exclude each other.
     """
     if isinstance(model, PeftModel):
-        _check_adapter(model, peft_config)
+        check_adapter(model, peft_config)
     elif not isinstance(model, PreTrainedModel):
         raise ModelError(
             f"`model` must be an id, a path, a `PreTrainedModel` or a `PeftModel`, got {type(model).__name__}."
@@ -234,7 +234,8 @@ def keep_cpu_gradients(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _check_adapter(model: PeftModel, peft_config: Any) -> None:
+def check_adapter(model: PeftModel, peft_config: Any = None) -> None:
+    """Raises an error for an adapter that checkpoints would not find again, or for a second one to be added."""
     if peft_config is not None:
         raise ConfigError("The model is a `PeftModel` already: leave `peft_config` out, or pass the base model.")
     active = model.active_adapter if isinstance(model.active_adapter, str) else ", ".join(model.active_adapter)

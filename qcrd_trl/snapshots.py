@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from .errors import ModelError
-from .files import link_folder, remove_unfinished, sha256, whole_folder
+from .files import copy_folder, remove_unfinished, sha256, whole_folder
 from .models import base_model
 
 
@@ -130,16 +130,28 @@ class Snapshots:
                 shutil.rmtree(self.path(iteration))
 
     def copy_to(self, folder: Path) -> None:
-        """Puts the snapshots into a checkpoint; they share their space with those here."""
-        for iteration in self.iterations():
-            link_folder(self.path(iteration), Snapshots(folder).path(iteration))
+        """
+        Puts the snapshots into a checkpoint. Adapters are copied; whole weights share their space with those here.
+
+        Raises:
+            [`ModelError`]: if one is damaged, before a checkpoint with it takes the place of a good one.
+        """
+        self._copy(self, Snapshots(folder), self._kinds())
 
     def copy_from(self, folder: Path) -> None:
         """Takes the snapshots of a checkpoint in place of those here."""
         there = Snapshots(folder)
+        kinds = there._kinds()
         self.keep(set())
-        for iteration in there.iterations():
-            link_folder(there.path(iteration), self.path(iteration))
+        self._copy(there, self, kinds)
+
+    def _kinds(self) -> dict[int, str]:
+        return {iteration: _checked(self.path(iteration))["kind"] for iteration in self.iterations()}
+
+    @staticmethod
+    def _copy(source: "Snapshots", target: "Snapshots", kinds: dict[int, str]) -> None:
+        for iteration, kind in kinds.items():
+            copy_folder(source.path(iteration), target.path(iteration), links=kind == "model")
 
     @contextmanager
     def activated(self, model: nn.Module, iteration: int) -> Iterator[nn.Module]:
@@ -159,40 +171,18 @@ class Snapshots:
         """
         folder = self.path(iteration)
         weights = snapshot_weights(model)
-        self._check(folder, model)
+        _check_kind(folder, _checked(folder), model)
         waits_on_host = not isinstance(model, PeftModel)
-        with self._opened(folder, weights) as stored:
-            own = {
-                name: tensor.detach().to("cpu" if waits_on_host else tensor.device, copy=True)
-                for name, tensor in weights.items()
-            }
-            try:
-                _write(weights, stored.get_tensor)
-                yield model
-            finally:
-                _write(weights, own.__getitem__)
-
-    def _check(self, folder: Path, model: nn.Module) -> None:
-        kind = "adapter" if isinstance(model, PeftModel) else "model"
+        own = {
+            name: tensor.detach().to("cpu" if waits_on_host else tensor.device, copy=True)
+            for name, tensor in weights.items()
+        }
         try:
-            state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
-            if state["kind"] != kind:
-                raise ModelError(
-                    f"The snapshot {str(folder)!r} holds {state['kind']} weights, not those of an {kind}."
-                )
-            if sha256(folder / _WEIGHTS[kind]) != state["sha256"]:
-                raise ValueError("its weights are not those that were written")
-        except ModelError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError) as err:
-            raise ModelError(
-                f"The snapshot {str(folder)!r} is damaged ({err}). Resume from a checkpoint, which has its own copy."
-            ) from err
-        if kind == "adapter" and state["base"] != fingerprint(model):
-            raise ModelError(
-                f"The snapshot {str(folder)!r} was taken on another base model. Use another `output_dir`, or the model that "
-                "the run began with."
-            )
+            with self._opened(folder, weights) as stored:
+                _write(weights, stored.get_tensor)
+            yield model  # the file is closed: mapped, its pages would count as memory in use
+        finally:
+            _write(weights, own.__getitem__)
 
     @contextmanager
     def _opened(self, folder: Path, weights: dict[str, torch.Tensor]):
@@ -209,6 +199,37 @@ class Snapshots:
                     "other shapes. Use another `output_dir`, or the adapter that the run began with."
                 )
             yield file
+
+
+def _checked(folder: Path) -> dict:
+    """What a snapshot says of itself; a [`ModelError`] if it is damaged."""
+    try:
+        state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
+        if sha256(folder / _WEIGHTS[state["kind"]]) != state["sha256"]:
+            raise ValueError("its weights are not those that were written")
+        return {"base": None, **state}
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise ModelError(
+            f"The snapshot {str(folder)!r} is damaged ({err}). Resume from a checkpoint, which has its own copy."
+        ) from err
+
+
+def _check_kind(folder: Path, state: dict, model: nn.Module) -> None:
+    kind = "adapter" if isinstance(model, PeftModel) else "model"
+    if state["kind"] != kind:
+        raise ModelError(
+            f"The snapshot {str(folder)!r} holds the weights of {_article(state['kind'])}, and the student is trained as "
+            f"{_article(kind)}. Use another `output_dir`, or train as the run began."
+        )
+    if kind == "adapter" and state["base"] != fingerprint(model):
+        raise ModelError(
+            f"The snapshot {str(folder)!r} was taken on another base model. Use another `output_dir`, or the model that "
+            "the run began with."
+        )
+
+
+def _article(kind: str) -> str:
+    return "an adapter" if kind == "adapter" else "a whole model"
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from ..records import Negative
 from .prompts import Prompt, is_conversational
 
 
+NEGATIVES_FOLDER = "negatives"
 ROWS_NAME, STATE_NAME = "negatives.parquet", "state.json"
 
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))

@@ -12,7 +12,7 @@ from torch import nn
 from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..models import is_encoder_decoder, keep_cpu_gradients
+from ..models import base_model, is_encoder_decoder, keep_cpu_gradients
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ def generate_completions(
     mine = range(share[0], len(batches), share[1])
     completions: list[Completion | None] = [None] * len(prompts)
     config = _generation_config(model, tokenizer, max_new_tokens, temperature)
+    limits = [limit for limit in (max_length, _positions(model)) if limit is not None]
     keep_cpu_gradients(model)
     bar = tqdm(total=sum(len(batches[i]) for i in mine), desc=desc, disable=not progress, leave=False)
     with preserved_random_state(), inference_mode(model), bar:
@@ -100,9 +101,8 @@ def generate_completions(
                 torch.manual_seed(seeds(number))
             skip = 1 if is_encoder_decoder(model) else inputs["input_ids"].shape[1]
             limited = copy.deepcopy(config)
-            if max_length is not None:
-                room = max_length if is_encoder_decoder(model) else max_length - skip
-                limited.max_new_tokens = max(1, min(max_new_tokens, room))
+            rooms = [max_new_tokens] + [limit if is_encoder_decoder(model) else limit - skip for limit in limits]
+            limited.max_new_tokens = max(1, min(rooms))
             sequences = model.generate(**inputs, generation_config=limited)
             for i, ids in zip(chosen, sequences[:, skip:].tolist(), strict=True):
                 completions[i] = _completion(ids, config.eos_token_id, tokenizer)
@@ -153,6 +153,11 @@ def preserved_random_state():
         finally:
             random.setstate(own)
             np.random.set_state(numpy_state)
+
+
+def _positions(model: nn.Module) -> int | None:
+    """Positions that the model knows; learned ones end there with an error."""
+    return getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
 
 
 def _generation_config(

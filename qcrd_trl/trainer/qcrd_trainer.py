@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
-from ..callbacks import NEGATIVES_FOLDER, SelfAdversarialCallback
+from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.dataset import prepare_dataset
 from ..data.length_grouping import LengthGroupedSampler
 from ..data.prompts import StudentFormat
-from ..data.store import NegativeStore
+from ..data.store import NEGATIVES_FOLDER, NegativeStore
 from ..data.tokenize import RowTokenizer
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
+from ..files import UNFINISHED
 from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
@@ -162,6 +164,7 @@ class QCRDTrainer(ResumableTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        _keep_batches_whole(self.accelerator)
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         if hasattr(self.model, "add_model_tags"):
@@ -411,6 +414,7 @@ class QCRDTrainer(ResumableTrainer):
         self._clock = time.perf_counter()
         self._meters["train"].reset()
         self._meters["run"].reset()
+        self._generated.take_scores()  # those of a run that was interrupted
         return super().train(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -446,10 +450,17 @@ class QCRDTrainer(ResumableTrainer):
 
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
         if not self.args.save_negative_generators:
-            return [f"{NEGATIVES_FOLDER}/*", f"{SNAPSHOTS_FOLDER}/*"]
-        return [] if is_checkpoint else [f"{NEGATIVES_FOLDER}/*"]
+            return [f"{NEGATIVES_FOLDER}*", f"{SNAPSHOTS_FOLDER}/*"]  # what `qcrd negatives export` wrote, too
+        return [f"*/{UNFINISHED}*"] if is_checkpoint else [f"{NEGATIVES_FOLDER}*", f"*/{UNFINISHED}*"]
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.discriminator_update is not None:
             self.discriminator_update.load(Path(self.state.best_model_checkpoint) / DISCRIMINATOR_FOLDER)
+
+
+def _keep_batches_whole(accelerator: Accelerator) -> None:
+    # A dispatched batch, the default for streaming datasets, is cut to as many rows as it has questions.
+    if accelerator.dataloader_config.dispatch_batches:
+        raise ConfigError("dispatch_batches=True would lose rationales: leave it out of `accelerator_config`.")
+    accelerator.dataloader_config.dispatch_batches = False
