@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from datasets import Dataset
 from torch.utils.data import Sampler
 
 
@@ -59,3 +61,11 @@ class LengthGroupedSampler(Sampler[int]):
             batches += [members[i : i + size] for i in range(0, len(members), size)]
         draws.shuffle(batches)
         return [index for batch in batches for index in batch] + shuffled[whole:]
+
+
+def grouped_sampler(rows: Any, args: Any) -> LengthGroupedSampler | None:
+    """The sampler of a tokenized dataset, if its training arguments ask for `train_sampling_strategy="group_by_length"`."""
+    if args.train_sampling_strategy != "group_by_length" or not isinstance(rows, Dataset):
+        return None
+    seed = args.seed if args.data_seed is None else args.data_seed
+    return LengthGroupedSampler(rows["length"], args.train_batch_size * args.world_size, seed)

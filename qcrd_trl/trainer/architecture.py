@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .cached_prompt import score_on_cache
+from .head import StudentHead
 from .scoring import flat_passes, score_passes
 from .shared_prompt import MaskForm, shared_passes
 
@@ -64,15 +66,18 @@ def mask_form(model: PreTrainedModel) -> tuple[MaskForm | None, str | None]:
 
 
 @torch.no_grad()
-def shares_exactly(model: PreTrainedModel, head: nn.Module, form: MaskForm, dtype: torch.dtype) -> bool:
+def shares_exactly(
+    model: PreTrainedModel, head: StudentHead, form: MaskForm, dtype: torch.dtype, cached: bool = False
+) -> bool:
     """
-    Whether shared rows of a few tokens give the hidden states of flat rows.
+    Whether rows of a few tokens that share a prompt give the hidden states of flat rows.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): the student, without wrappers and without dropout.
-        head (`nn.Module`): its head.
+        head ([`StudentHead`]): its head.
         form ([`MaskForm`]): what [`mask_form`] gave.
         dtype (`torch.dtype`): type of the attention.
+        cached (`bool`, *optional*, defaults to `False`): whether to share by a cache in place of a mask.
     """
     device = model.get_input_embeddings().weight.device
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -89,13 +94,18 @@ def shares_exactly(model: PreTrainedModel, head: nn.Module, form: MaskForm, dtyp
         labels[row, (0 if is_separate else p) :][:c] = ids[p:]
     rows = [tensor.to(device) for tensor in (input_ids, mask, labels)]
     decoder = model if is_separate else None
-    states = []
+    flat = score_passes(model, head, flat_passes(*rows, decoder), 3, decoder, predicts=False)
     try:
-        for passes in (flat_passes(*rows, decoder), shared_passes(*rows, question, form, dtype, decoder)):
-            scored = score_passes(model, head, passes, 3, decoder, predicts=False)
-            states.append(scored.states[scored.row.argsort(stable=True)].float())
-    except Exception:  # whatever a mask of an unusual form meets in code that is not ours
+        if cached:
+            shared = score_on_cache(model, head, *rows, question)
+        else:
+            passes = shared_passes(*rows, question, form, dtype, decoder)
+            shared = score_passes(model, head, passes, 3, decoder, predicts=False)
+    except Exception:  # whatever a mask or cache of an unusual form meets in code that is not ours
         return False
+    if shared is None:
+        return False
+    states = [scored.states[scored.row.argsort(stable=True)].float() for scored in (flat, shared)]
     exact = dtype == states[0].dtype == torch.float32 and not getattr(model, "is_quantized", False)
     tolerance = (1e-4 if device.type == "cpu" else 1e-2) if exact else 5e-2
     return bool((states[0] - states[1]).abs().max() <= tolerance * states[0].abs().max())

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ..errors import ConfigError
 from ..models import base_model
 from .architecture import evaluating, mask_form, shares_exactly
+from .cached_prompt import score_on_cache
 from .head import StudentHead, tiled_head
 from .objective import RationaleRows
 from .qcrd_config import PICKS, QCRDConfig
@@ -45,7 +46,7 @@ class ScoringEngine:
         self.decoder = self._base if self._base.config.is_encoder_decoder else None
         self.head = StudentHead(self._base.get_output_embeddings())
         self._masks: MaskForm | None = None
-        self._is_ready = False
+        self._caches = self._is_ready = False
         if args.uses_rationales and args.shared_prompt is not False:
             self._masks, reason = mask_form(self._base)
             if self._masks is None and args.shared_prompt is True:
@@ -68,7 +69,8 @@ class ScoringEngine:
                 self.head, reason = tiled_head(self._base, self.head.module)
                 if reason is not None:
                     self._fall_back("chunked_logits", reason, "The logits of all supervised tokens are held at once")
-            trial = (self._base, self.head.module, self._masks, self._dtype())
+            trial = (self._base, self.head, self._masks, self._dtype())
+            self._caches = self._masks is not None and self.decoder is None and shares_exactly(*trial, cached=True)
             if self._masks is not None and not shares_exactly(*trial):
                 self._masks = None
                 reason = "rows that share a prompt gave other hidden states than rows of their own"
@@ -138,7 +140,13 @@ class ScoringEngine:
         self._get_ready()
         parts, number = (rows.input_ids, rows.attention_mask, rows.labels), self.args.rationale_forward_passes
         # A prompt with one rationale is a row of its own.
-        if self._masks is not None and bool((torch.bincount(rows.question) > 1).any()):
+        shares = self._masks is not None and bool((torch.bincount(rows.question) > 1).any())
+        if shares and self._caches and not torch.is_grad_enabled():
+            scored = score_on_cache(self._student, self.head, *parts, rows.question, number)
+            if scored is not None:
+                return scored
+            self._caches = False
+        if shares:
             passes = shared_passes(*parts, rows.question, self._masks, self._dtype(), self.decoder, number)
         else:
             passes = flat_passes(*parts, self.decoder, number)

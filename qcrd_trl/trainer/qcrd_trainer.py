@@ -17,7 +17,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.dataset import prepare_dataset
-from ..data.length_grouping import LengthGroupedSampler
+from ..data.length_grouping import grouped_sampler
 from ..data.prompts import StudentFormat
 from ..data.store import NEGATIVES_FOLDER, NegativeStore
 from ..data.tokenize import RowTokenizer
@@ -221,10 +221,7 @@ class QCRDTrainer(ResumableTrainer):
 
     def _get_train_sampler(self, train_dataset=None):
         rows = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy == "group_by_length" and isinstance(rows, Dataset):
-            size, seed = self.args.train_batch_size * self.args.world_size, self.args.data_seed
-            return LengthGroupedSampler(rows["length"], size, self.args.seed if seed is None else seed)
-        return super()._get_train_sampler(train_dataset)
+        return grouped_sampler(rows, self.args) or super()._get_train_sampler(train_dataset)
 
     def get_eval_dataloader(self, eval_dataset=None):
         return super().get_eval_dataloader(self._tokenized(eval_dataset, "eval_dataset"))
@@ -324,8 +321,7 @@ class QCRDTrainer(ResumableTrainer):
                     if num_items_in_batch is not None:
                         sums = self._sum_over_processes(sums)
             contrast, positive, negative = parts.contrast(args, sums)
-            contrast = contrast.sum()
-            contrast = self._engine.differentiate(model, rows, scored.nll, contrast)
+            contrast = self._engine.differentiate(model, rows, scored.nll, contrast.sum())
             alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
             total = total + args.alpha_2 * contrast + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
             self._discriminator_loss = parts.discriminator.sum() * scale

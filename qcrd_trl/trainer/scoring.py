@@ -131,14 +131,18 @@ def score_passes(
         [`RowScores`]: with `states`, `row` and `predicted` in the order of the passes.
     """
     head = head if isinstance(head, StudentHead) else StudentHead(head)
-    parts = [_run(model, head, one, decoder, predicts) for one in passes]
+    return score_of_parts(passes, [run_pass(model, head, one, decoder, predicts) for one in passes], num_rows)
+
+
+def score_of_parts(passes: Sequence[ForwardPass], parts: Sequence["PassScores"], num_rows: int) -> RowScores:
+    """The scores of rows from what each pass gave, at least one."""
     row = torch.cat([one.row for one in passes])
     return RowScores(
         nll=mean_per_row(torch.cat([part.nll for part in parts]), row, num_rows),
         num_tokens=torch.bincount(row, minlength=num_rows),
         states=torch.cat([part.states for part in parts]),
         row=row,
-        predicted=torch.cat([part.predicted for part in parts]) if predicts else None,
+        predicted=None if parts[0].predicted is None else torch.cat([part.predicted for part in parts]),
         anchor=sum(part.anchor for part in parts),
     )
 
@@ -230,18 +234,27 @@ def trimmed(tensor: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass
-class _PassScores:
+class PassScores:
+    """What one pass tells of its supervised tokens; for the names see [`RowScores`]. `cache`: its keys and values."""
+
     nll: torch.Tensor
     states: torch.Tensor
     predicted: torch.Tensor | None
     anchor: torch.Tensor
+    cache: Any = None
 
 
-def _run(
-    model: nn.Module, head: StudentHead, one: ForwardPass, decoder: nn.Module | None, predicts: bool
-) -> _PassScores:
+def run_pass(
+    model: nn.Module,
+    head: StudentHead,
+    one: ForwardPass,
+    decoder: nn.Module | None = None,
+    predicts: bool = False,
+) -> PassScores:
+    """One forward pass; arguments are those of [`score_passes`]."""
     with _only_supervised(head, one.supervised) as captured, _encoding_once(decoder, one.encoded):
-        logits = model(**one.inputs, use_cache=False).logits
+        outputs = model(**{"use_cache": False, **one.inputs})
+    logits = outputs.logits
     if captured.states is None:
         raise ModelError(
             f"The forward pass of {type(model).__name__} does not call its output embeddings "
@@ -256,7 +269,7 @@ def _run(
         predicted = logits.detach().argmax(-1) if predicts else None
     else:
         values, predicted = head.nll(states, one.targets, captured.dtype, predicts)
-    return _PassScores(values, states.detach(), predicted, anchor)
+    return PassScores(values, states.detach(), predicted, anchor, outputs.get("past_key_values"))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from students import STUDENTS, UNSHARED, student
 from tiny import ragged_rows, tiny_llama, tiny_t5, word_tokenizer
 
 from qcrd_trl.errors import ConfigError
-from qcrd_trl.trainer import engine as engine_module
+from qcrd_trl.trainer.engine import ScoringEngine
 
 
 NAMES = ("shared_prompt", "selection", "chunked_logits")
@@ -137,32 +137,31 @@ def test_bfloat16(tmp_path, name, adapter):
 def test_accumulation_scores_once_without_a_graph(tmp_path, monkeypatch, weighting):
     """Weights of mean 1 need every score before the first gradient: to score twice for that costs half as much again."""
     calls = []
-    score = engine_module.score_passes
-    monkeypatch.setattr(
-        engine_module,
-        "score_passes",
-        lambda model, head, passes, *rest, **kw: (
-            calls.append((len(passes), torch.is_grad_enabled())) or score(model, head, passes, *rest, **kw)
-        ),
-    )
+    every, labels = ScoringEngine.every, ScoringEngine.labels
+
+    def noted(kind, score):
+        return lambda *args, **kw: calls.append((kind, torch.is_grad_enabled())) or score(*args, **kw)
+
+    monkeypatch.setattr(ScoringEngine, "every", noted("rationales", every))
+    monkeypatch.setattr(ScoringEngine, "labels", noted("labels", labels))
     split = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "quality_weighting": weighting}
     one = one_step(tmp_path, "llama", OFF, quality_weighting=weighting)
     calls.clear()
     other = one_step(tmp_path, "llama", ON, **split)
     assert_same(one, other)
-    # Label rows in one pass, then all rationales without a graph and those picked with one, in four passes each.
+    labels, ahead, picked = ("labels", True), ("rationales", False), ("rationales", True)
     if weighting == "normalized":
-        assert calls == [(4, False)] * 2 + [(1, True), (4, True)] * 2
+        assert calls == [ahead] * 2 + [labels, picked] * 2
     else:
-        assert calls == [(1, True), (4, False), (4, True)] * 2
+        assert calls == [labels, ahead, picked] * 2
 
 
 def test_only_what_was_picked_is_differentiated(tmp_path, monkeypatch):
     """All rationales with a graph need the memory that selection is to save."""
     seen = []
-    score = engine_module.ScoringEngine.every
+    score = ScoringEngine.every
     monkeypatch.setattr(
-        engine_module.ScoringEngine,
+        ScoringEngine,
         "every",
         lambda self, model, rows: (
             seen.append((len(rows.question), torch.is_grad_enabled())) or score(self, model, rows)

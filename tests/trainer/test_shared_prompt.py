@@ -11,6 +11,8 @@ from torch import nn
 
 from qcrd_trl.errors import ConfigError
 from qcrd_trl.trainer.architecture import evaluating, mask_form, shares_exactly
+from qcrd_trl.trainer.cached_prompt import score_on_cache
+from qcrd_trl.trainer.head import StudentHead
 from qcrd_trl.trainer.scoring import flat_passes, score_passes
 from qcrd_trl.trainer.shared_prompt import MaskForm, segment_mask, share_prompts, shared_passes, split_long
 
@@ -115,6 +117,41 @@ def test_equal_to_flat_rows(name, num_passes):
     assert other.predicted[theirs].tolist() == one.predicted[mine].tolist()
 
 
+@pytest.mark.parametrize("num_passes", [1, 3, 9])
+@pytest.mark.parametrize("name", [name for name in STUDENTS if name not in ("t5", "bart")])
+def test_on_a_cache_equal_to_flat_rows(name, num_passes):
+    """Prompts of several lengths lie side by side in a cache: what pads one must not be seen by its rationales."""
+    model = student(name).eval()
+    one, _ = scores(model, False)
+    *flat, question = rows(False)
+    head = StudentHead(model.get_output_embeddings())
+    other = score_on_cache(model, head, *flat, question, num_passes)
+    torch.testing.assert_close(other.nll, one.nll.detach(), rtol=1e-5, atol=1e-5)
+    assert other.nll.grad_fn is None
+    assert other.num_tokens.tolist() == one.num_tokens.tolist()
+    mine, theirs = one.row.argsort(stable=True), other.row.argsort(stable=True)
+    torch.testing.assert_close(other.states[theirs], one.states[mine], rtol=1e-4, atol=1e-4)
+    short = [tensor[2:3] for tensor in (*flat, question)]  # a prompt of one token leaves nothing to be kept
+    torch.testing.assert_close(score_on_cache(model, head, *short).nll, one.nll[2:3].detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_under_gradient_checkpointing():
+    """Layers that are run again keep no cache in some versions: rationales would be scored without their prompt."""
+    model = student("llama")
+    *flat, question = rows(False)
+    head = StudentHead(model.get_output_embeddings())
+    before = score_on_cache(model, head, *flat, question)
+    model.gradient_checkpointing_enable()
+    after = score_on_cache(model.train(), head, *flat, question)
+    assert after is None or torch.allclose(after.nll, before.nll)
+    # A model that keeps none says so by its length.
+    forward = model.model.forward
+    model.model.forward = lambda *args, **kwargs: forward(
+        *args, **{**kwargs, "past_key_values": None, "use_cache": False}
+    )
+    assert score_on_cache(model, head, *flat, question) is None
+
+
 def test_a_prompt_is_read_once():
     """Otherwise nothing is saved, and only a clock would tell."""
     *flat, question = rows(False)
@@ -135,9 +172,9 @@ def test_the_trial_tells_who_can(name):
     with evaluating(model):
         form = mask_form(model)[0]
         assert (form is None) == (name in UNSHARED)
-        assert shares_exactly(model, model.get_output_embeddings(), form or MaskForm(), torch.float32) == (
-            name in STUDENTS
-        )
+        assert shares_exactly(
+            model, StudentHead(model.get_output_embeddings()), form or MaskForm(), torch.float32
+        ) == (name in STUDENTS)
     assert model.training
 
 
@@ -147,7 +184,7 @@ def test_the_trial_sees_a_window_that_is_lost():
         model = student(name)
         assert mask_form(model)[0].window == WINDOW
         with evaluating(model):
-            assert not shares_exactly(model, model.get_output_embeddings(), MaskForm(), torch.float32)
+            assert not shares_exactly(model, StudentHead(model.get_output_embeddings()), MaskForm(), torch.float32)
 
 
 REFUSALS = {
@@ -180,10 +217,10 @@ def test_an_unknown_architecture_is_tried_once(tmp_path, caplog, monkeypatch):
     import qcrd_trl.trainer.engine as engine
 
     calls = []
-    monkeypatch.setattr(engine, "shares_exactly", lambda *args: bool(calls.append(args)))
+    monkeypatch.setattr(engine, "shares_exactly", lambda *args, **kw: bool(calls.append(args)))
     with caplog.at_level(logging.WARNING, "qcrd_trl"):
         trainer_of(tmp_path, max_steps=2).train()
-    assert len(calls) == 1
+    assert len(calls) == 2  # by a cache, and by a mask
     assert sum("gave other hidden states" in record.message for record in caplog.records) == 1
     with pytest.raises(ConfigError, match="gave other hidden states"):
         trainer_of(tmp_path, shared_prompt=True).train()
