@@ -15,6 +15,7 @@ random T5 of the size of t5-small.
 
 import argparse
 import time
+from pathlib import Path
 
 import measuring
 from measuring import ScoringStep, form_of, number
@@ -69,7 +70,12 @@ def compare(args: argparse.Namespace, student: str, training: str) -> list[dict]
             tokens = counted(*size, backward, {"prompt": 1, "rationale": 1, "both": 0})
             by_weights = counted(*size, backward, weights)
             for name in VARIANTS:
-                row = {"student": T5 if student == "t5" else "model", "training": training, "n": n, "P": prompt}
+                row = {
+                    "student": T5 if student == "t5" else Path(args.model).name,
+                    "training": training,
+                    "n": n,
+                    "P": prompt,
+                }
                 row |= {"variant": name, "times": times[name], "mib": None}
                 row |= {"counted": tokens["plain"] / tokens[name]}
                 row |= {"by_weights": by_weights["plain"] / by_weights[name]}

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
@@ -203,6 +204,7 @@ def quiet() -> None:
     """Silences what libraries say of themselves."""
     import transformers
 
+    warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with contextlib.suppress(ImportError):
