@@ -141,8 +141,11 @@ class ScoringEngine:
         parts, number = (rows.input_ids, rows.attention_mask, rows.labels), self.args.rationale_forward_passes
         # A prompt with one rationale is a row of its own.
         shares = self._masks is not None and bool((torch.bincount(rows.question) > 1).any())
+        if not torch.is_grad_enabled() and not self._is_sharded:
+            # What wraps the student for several processes would have all of them make the same number of passes.
+            model = self._student
         if shares and self._caches and not torch.is_grad_enabled():
-            scored = score_on_cache(self._student, self.head, *parts, rows.question, number)
+            scored = score_on_cache(model, self.head, *parts, rows.question, number)
             if scored is not None:
                 return scored
             self._caches = False
