@@ -48,7 +48,7 @@ def score_on_cache(
     first = start.new_zeros(int(question.max()) + 1).scatter(
         0, question, torch.arange(len(start), device=start.device)
     )
-    cache, known = None, attention_mask[:, :0]
+    cache, known = {}, attention_mask[:, :0]
     if int(start.max()) > 0:
         # On the left: then a window that is counted in columns is one of positions.
         width = int(start.max())
@@ -66,7 +66,8 @@ def score_on_cache(
             row=first[:0],
         )
         cache = run_pass(model, head, prefix).cache
-        if cache is None or cache.get_seq_length() != width:  # under gradient checkpointing there is none
+        # Under gradient checkpointing some versions keep none.
+        if not cache or any(kept is None or kept.get_seq_length() != width for kept in cache.values()):
             return None
     passes, parts = [], []
     for chunk in by_length(completion, num_passes):
@@ -76,14 +77,14 @@ def score_on_cache(
         supervised = within < completion[chunk, None]
         column = torch.where(supervised, within + start[chunk, None], 0)
         row = chunk[:, None].expand_as(column)
-        mask = torch.cat([known[question[chunk]] if cache is not None else known[chunk], supervised.long()], 1)
+        mask = torch.cat([known[question[chunk]] if cache else known[chunk], supervised.long()], 1)
         inputs: dict[str, Any] = {
             "input_ids": input_ids[row, column],
             "attention_mask": mask,
             "position_ids": column,
         }
-        if cache is not None:
-            inputs.update(past_key_values=_of_rows(cache, question[chunk]), use_cache=True)
+        for name, kept in cache.items():
+            inputs.update({name: _of_rows(kept, question[chunk]), "use_cache": True})
         targets = labels[row[supervised], column[supervised] + 1]
         passes.append(ForwardPass(inputs, supervised, targets, row[supervised]))
         parts.append(run_pass(model, head, passes[-1]))

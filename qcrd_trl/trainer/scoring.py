@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -235,13 +235,16 @@ def trimmed(tensor: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class PassScores:
-    """What one pass tells of its supervised tokens; for the names see [`RowScores`]. `cache`: its keys and values."""
+    """
+    What one pass tells of its supervised tokens; for the names see [`RowScores`]. `cache` has its keys and values under the
+    name that the student takes them by, which has changed in transformers, or nothing.
+    """
 
     nll: torch.Tensor
     states: torch.Tensor
     predicted: torch.Tensor | None
     anchor: torch.Tensor
-    cache: Any = None
+    cache: dict[str, Any] = field(default_factory=dict)
 
 
 def run_pass(
@@ -269,7 +272,9 @@ def run_pass(
         predicted = logits.detach().argmax(-1) if predicts else None
     else:
         values, predicted = head.nll(states, one.targets, captured.dtype, predicts)
-    return PassScores(values, states.detach(), predicted, anchor, outputs.get("past_key_values"))
+    names = ("cache", "past_key_values") if one.inputs.get("use_cache") else ()
+    cache = {name: outputs[name] for name in names if name in outputs.keys()}  # noqa: SIM118 (a mapping of its own kind)
+    return PassScores(values, states.detach(), predicted, anchor, cache)
 
 
 @dataclass
