@@ -176,7 +176,8 @@ class SelfAdversarialCallback(TrainerCallback):
 
     def on_step_begin(self, args, state, control, train_dataloader=None, **kwargs):
         iteration = state.global_step // self._every
-        if iteration != self.store.iteration:
+        # A run that is to go on after its last step has asked the questions up to that one only.
+        if iteration != self.store.iteration or state.global_step >= self.store.until:
             self._refresh(iteration, state, train_dataloader)
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -187,7 +188,8 @@ class SelfAdversarialCallback(TrainerCallback):
     def _refresh(self, iteration: int, state: Any, dataloader: Any) -> None:
         started = time.perf_counter()
         self._write_store()  # with the scores that the last iteration's negatives got
-        snapshot = self._written(lambda: self._save_snapshot(iteration, state.global_step))
+        goes_on = iteration == self.store.iteration
+        snapshot = self._written(lambda: self._generator(iteration, state.global_step, saves=not goes_on))
         steps = min(self._every - state.global_step % self._every, max(state.max_steps - state.global_step, 1))
         questions = self._chosen(state.global_step, steps, dataloader)
         trainer, accelerator = self.trainer, self.trainer.accelerator
@@ -202,12 +204,16 @@ class SelfAdversarialCallback(TrainerCallback):
         kept, report = self._together(sample)
         shares = gather_object([(kept, report)]) if share[1] > 1 else [(kept, report)]
         negatives, report = sampler.collect(questions, shares)
-        self.store.replace(iteration, negatives, {question.id: question.prompt for question in questions})
+        prompts, until = {question.id: question.prompt for question in questions}, state.global_step + steps
+        if goes_on:
+            self.store.extend(negatives, prompts, until)
+        else:
+            self.store.replace(iteration, negatives, prompts, until)
         self._write_store()
         self._log(report, iteration, snapshot, time.perf_counter() - started)
 
-    def _save_snapshot(self, iteration: int, step: int) -> int:
-        """Saves what is to be saved, on one process, and gives the snapshot to sample from."""
+    def _generator(self, iteration: int, step: int, saves: bool) -> int:
+        """The snapshot to sample from, once this iteration's is saved; called on the process that saves."""
         model = base_of(self.trainer)
         there = [number for number in self.snapshots.iterations() if number <= iteration]
         if iteration > 0 and (not there or (self.source == "fixed" and there[0] != 0)):
@@ -215,7 +221,7 @@ class SelfAdversarialCallback(TrainerCallback):
                 f"The snapshots that are to generate negatives are gone from {str(self.snapshots.folder)!r}. Resume from a "
                 "checkpoint, which has its own copies."
             )
-        if self.source == "self" or not there:
+        if saves and (self.source == "self" or not there):
             self.snapshots.save(model, iteration, step)
             there = sorted({*there, iteration})
         if self.source == "fixed":

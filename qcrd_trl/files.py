@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 
 # Names that begin so are never taken for results, and `Trainer.push_to_hub` leaves them out.
 UNFINISHED = "_unfinished-"
+# What `torch.save` says when a write fails: its archive, its stream, its old format.
+_TORCH_WRITES = ("PytorchStreamWriter", "inline_container.cc", "iostream error", "write(): fd")
 
 
 @contextmanager
@@ -50,7 +52,12 @@ def put_in_place(aside: Path, path: Path) -> None:
     _remove(old)
     if path.exists():
         os.replace(path, old)
-    os.replace(aside, path)
+    try:
+        os.replace(aside, path)
+    except BaseException:
+        if old.exists():
+            os.replace(old, path)
+        raise
     _flush(path.parent)
     _remove(old)
 
@@ -90,16 +97,19 @@ def copy_folder(source: Path, target: Path, links: bool = False) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what an earlier process left half-written in a folder."""
-    if folder.is_dir():
-        for name in folder.glob(f"{UNFINISHED}*"):
-            _remove(name)
+    """Removes what an earlier process left half-written in a folder, and puts back what it was about to replace."""
+    for path in folder.glob(f"{UNFINISHED}*") if folder.is_dir() else ():
+        replaced = path.name.removeprefix(f"{UNFINISHED}old-")
+        if replaced != path.name and not (folder / replaced).exists():
+            os.replace(path, folder / replaced)
+        else:
+            _remove(path)
 
 
 def is_disk_error(error: BaseException) -> bool:
     """Whether writing a file failed, whichever library wrote it: a full disk, a quota, no permission."""
     return isinstance(error, (OSError, SafetensorError)) or (
-        isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error)
+        isinstance(error, RuntimeError) and any(part in str(error) for part in _TORCH_WRITES)
     )
 
 

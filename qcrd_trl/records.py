@@ -130,7 +130,7 @@ class Negative:
         snapshot (`int`):
             The iteration that the generating snapshot was taken at; 0 is the untrained student.
         seed (`int`):
-            Seed of the batch that it was drawn in.
+            Seed that it was drawn by.
         temperature (`float`):
             Sampling temperature.
         is_finished (`bool`):

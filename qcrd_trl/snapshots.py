@@ -55,17 +55,20 @@ def snapshot_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 def fingerprint(model: nn.Module) -> str:
     """
     Tells the base under an adapter by its shapes and a sample of its unquantized weights, rounded to bfloat16 so that the
-    precision it is loaded in does not count.
+    precision it is loaded in does not count, and the adapter by its scale.
     """
     digest = hashlib.sha256()
     for name, parameter in base_model(model).named_parameters():
-        if parameter.requires_grad or "lora_" in name or f".{ADAPTER_NAME}." in name:
+        if parameter.requires_grad or "lora_" in name or f".{ADAPTER_NAME}." in f"{name}.":
             continue
         name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
         digest.update(name.encode())
         if parameter.dtype.is_floating_point:
             sample = parameter.detach().flatten()[:256].to("cpu", torch.bfloat16).view(torch.int16)
             digest.update(str(tuple(parameter.shape)).encode() + sample.numpy().tobytes())
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "scaling", None), dict):
+            digest.update(f"{name} {module.scaling.get(ADAPTER_NAME)}".encode())
     return digest.hexdigest()
 
 
@@ -171,7 +174,7 @@ class Snapshots:
         """
         folder = self.path(iteration)
         weights = snapshot_weights(model)
-        _check_kind(folder, _checked(folder), model)
+        self._check(folder, model, weights)
         waits_on_host = not isinstance(model, PeftModel)
         own = {
             name: tensor.detach().to("cpu" if waits_on_host else tensor.device, copy=True)
@@ -183,6 +186,21 @@ class Snapshots:
             yield model  # the file is closed: mapped, its pages would count as memory in use
         finally:
             _write(weights, own.__getitem__)
+
+    def _check(self, folder: Path, model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+        state, kind = _checked(folder), "adapter" if isinstance(model, PeftModel) else "model"
+        if state["kind"] != kind:
+            raise ModelError(
+                f"The snapshot {str(folder)!r} holds the weights of {_article(state['kind'])}, and the student is trained as "
+                f"{_article(kind)}. Use another `output_dir`, or train as the run began."
+            )
+        with self._opened(folder, weights):
+            pass  # raises if the shapes do not fit
+        if kind == "adapter" and state["base"] != fingerprint(model):
+            raise ModelError(
+                f"The snapshot {str(folder)!r} was taken on another base model, or with another scale of the adapter. Use "
+                "another `output_dir`, or the model and the adapter that the run began with."
+            )
 
     @contextmanager
     def _opened(self, folder: Path, weights: dict[str, torch.Tensor]):
@@ -212,20 +230,6 @@ def _checked(folder: Path) -> dict:
         raise ModelError(
             f"The snapshot {str(folder)!r} is damaged ({err}). Resume from a checkpoint, which has its own copy."
         ) from err
-
-
-def _check_kind(folder: Path, state: dict, model: nn.Module) -> None:
-    kind = "adapter" if isinstance(model, PeftModel) else "model"
-    if state["kind"] != kind:
-        raise ModelError(
-            f"The snapshot {str(folder)!r} holds the weights of {_article(state['kind'])}, and the student is trained as "
-            f"{_article(kind)}. Use another `output_dir`, or train as the run began."
-        )
-    if kind == "adapter" and state["base"] != fingerprint(model):
-        raise ModelError(
-            f"The snapshot {str(folder)!r} was taken on another base model. Use another `output_dir`, or the model that "
-            "the run began with."
-        )
 
 
 def _article(kind: str) -> str:

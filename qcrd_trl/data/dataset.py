@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, Value
 
 from ..errors import DataError
 from .tokenize import COUNTERS, RowTokenizer
@@ -52,6 +52,8 @@ def prepare_dataset(
         num_proc=num_proc,
         desc=f"Tokenizing {name}",
     )
+    if mapped.features["id"].dtype != "string":  # `map` keeps a column's type, and makes texts numbers again
+        mapped = mapped.cast_column("id", Value("string"))
     counts = {counter: sum(mapped[f"n_{counter}"]) for counter in COUNTERS}
     dropped = counts["no_prompt"] + counts["nothing_to_learn"]
     kept = mapped.filter(_is_kept, desc=f"Filtering {name}") if dropped else mapped

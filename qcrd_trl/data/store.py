@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DataError
-from ..files import whole_folder
+from ..files import sha256, whole_folder
 from ..records import Negative
 from .prompts import Prompt, is_conversational
 
@@ -42,10 +42,12 @@ class NegativeStore:
 
     Attributes:
         iteration (`int` or `None`): iteration of the negatives; `None` before the first refresh.
+        until (`int` or `None`): optimizer step up to which the questions have been asked.
     """
 
     def __init__(self):
         self.iteration: int | None = None
+        self.until: int | None = None
         self._negatives: dict[str, tuple[Negative, ...]] = {}
         self._prompts: dict[str, Prompt | None] = {}
 
@@ -66,6 +68,7 @@ class NegativeStore:
         iteration: int | None,
         negatives: Mapping[str, Sequence[Negative]],
         prompts: Mapping[str, Prompt | None] | None = None,
+        until: int | None = None,
     ) -> None:
         """
         Takes the negatives of a new iteration in place of those of the last.
@@ -74,14 +77,22 @@ class NegativeStore:
             iteration (`int`): the iteration.
             negatives (`Mapping[str, Sequence[Negative]]`): negatives of each question, by its id.
             prompts (`Mapping[str, str or list[dict]]`, *optional*): the questions, for whoever reads what is saved.
+            until (`int`, *optional*): optimizer step up to which the questions have been asked.
         """
         self._negatives = {key: tuple(values) for key, values in negatives.items() if values}
         self._prompts = {key: prompts.get(key) for key in self._negatives} if prompts else {}
-        self.iteration = iteration
+        self.iteration, self.until = iteration, until
+
+    def extend(
+        self, negatives: Mapping[str, Sequence[Negative]], prompts: Mapping[str, Prompt | None], until: int
+    ) -> None:
+        """Adds negatives of further questions of the iteration; those that are there stay. Args as in `replace`."""
+        prompts = {**prompts, **self._prompts}
+        self.replace(self.iteration, {**negatives, **self._negatives}, prompts, until)
 
     def take(self, other: "NegativeStore") -> None:
         """Becomes equal to another store, and stays the same object for whoever reads it."""
-        self.replace(other.iteration, other._negatives, other._prompts)
+        self.replace(other.iteration, other._negatives, other._prompts, other.until)
 
     def clear(self) -> None:
         """Forgets everything, as before the first refresh."""
@@ -110,7 +121,8 @@ class NegativeStore:
         columns |= {field.name: pa.array([row[field.name] for row in rows], field.type) for field in _FIELDS}
         with whole_folder(folder) as aside:
             pq.write_table(pa.table(columns), aside / ROWS_NAME)
-            state = {"iteration": self.iteration, "negatives": len(self)}
+            state = {"iteration": self.iteration, "until": self.until, "negatives": len(self)}
+            state["sha256"] = sha256(aside / ROWS_NAME)
             (aside / STATE_NAME).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
     @classmethod
@@ -126,10 +138,10 @@ class NegativeStore:
         store = cls()
         try:
             state = json.loads((folder / STATE_NAME).read_text(encoding="utf-8"))
+            if sha256(folder / ROWS_NAME) != state["sha256"]:
+                raise ValueError("its rows are not those that were written")
             rows = pq.read_table(folder / ROWS_NAME).to_pylist()
-            if len(rows) != state["negatives"]:
-                raise ValueError(f"{len(rows)} rows where {state['negatives']} were written")
-            store.iteration = state["iteration"]
+            store.iteration, store.until = state["iteration"], state["until"]
             for row in rows:
                 key, prompt, text = row.pop("id"), row.pop("prompt"), row.pop("negative")
                 negative = Negative(text=text, token_ids=tuple(row.pop("token_ids")), **row)

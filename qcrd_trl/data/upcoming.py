@@ -39,11 +39,12 @@ def upcoming_rows(
     while isinstance(getattr(batches, "batch_sampler", None), BatchSampler):
         batches = batches.batch_sampler
     sampler, size = getattr(batches, "sampler", None), getattr(batches, "batch_size", None)
+    shared = 1 if getattr(getattr(dataloader, "batch_sampler", None), "split_batches", False) else num_processes
     per_epoch = steps_per_epoch(dataloader, accumulation)
     if type(batches) is not BatchSampler or size is None or per_epoch is None:
         return None
     rows: set[int] = set()
-    size *= accumulation * num_processes
+    size *= accumulation * shared
     step, end = first_step, first_step + num_steps
     while step < end:
         epoch, start = divmod(step, per_epoch)

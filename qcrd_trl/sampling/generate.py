@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..models import base_model, is_encoder_decoder, keep_cpu_gradients
+from .shrinking import GumbelNoise, generate_shrinking
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def generate_completions(
     desc: str = "Generating",
     progress: bool = True,
     temperature: float | None = None,
-    seeds: Callable[[int], int] | None = None,
+    seeds: Sequence[int] | None = None,
     share: tuple[int, int] = (0, 1),
     max_length: int | None = None,
 ) -> list[Completion | None]:
@@ -70,9 +71,9 @@ def generate_completions(
             Whether to show it.
         temperature (`float`, *optional*):
             Samples from the whole distribution at this temperature. Greedy if left out.
-        seeds (`Callable[[int], int]`, *optional*):
-            Seed of each batch by its number, so that what is sampled depends neither on the random state nor on who
-            samples it. The random state of Python, NumPy and torch is as before afterwards.
+        seeds (`Sequence[int]`, *optional*):
+            A seed for each prompt, below 2**63: what is sampled for it then depends neither on the random state nor on the
+            prompts beside it. Drawn from torch's random state if left out.
         share (`tuple[int, int]`, *optional*, defaults to `(0, 1)`):
             `(process, processes)`: of the batches, only every `processes`-th is generated here, starting at `process`.
         max_length (`int`, *optional*):
@@ -86,37 +87,30 @@ def generate_completions(
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     mine = range(share[0], len(batches), share[1])
     completions: list[Completion | None] = [None] * len(prompts)
-    config = _generation_config(model, tokenizer, max_new_tokens, temperature)
+    config = _generation_config(model, tokenizer, max_new_tokens)
+    if temperature is not None and seeds is None:
+        seeds = torch.randint(2**62, (len(prompts),)).tolist()
     limits = [limit for limit in (max_length, _positions(model)) if limit is not None]
     keep_cpu_gradients(model)
     bar = tqdm(total=sum(len(batches[i]) for i in mine), desc=desc, disable=not progress, leave=False)
-    with preserved_random_state(), inference_mode(model), bar:
+    with preserved_random_state(), inference_mode(model), _own_config_away(model), bar:
         for number in mine:
             chosen = batches[number]
             inputs = pad_prompts(
                 [prompts[i] for i in chosen], tokenizer.pad_token_id, left=not is_encoder_decoder(model)
             )
             inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-            if seeds is not None:
-                torch.manual_seed(seeds(number))
+            noise = None
+            if temperature is not None:
+                noise = GumbelNoise([seeds[i] for i in chosen], temperature, model.device)
             skip = 1 if is_encoder_decoder(model) else inputs["input_ids"].shape[1]
             limited = copy.deepcopy(config)
             rooms = [max_new_tokens] + [limit if is_encoder_decoder(model) else limit - skip for limit in limits]
             limited.max_new_tokens = max(1, min(rooms))
-            sequences = model.generate(**inputs, generation_config=limited)
-            for i, ids in zip(chosen, sequences[:, skip:].tolist(), strict=True):
+            for i, ids in zip(chosen, generate_shrinking(model, inputs, limited, noise), strict=True):
                 completions[i] = _completion(ids, config.eos_token_id, tokenizer)
             bar.update(len(chosen))
     return completions
-
-
-def batch_of(prompts: Sequence[Sequence[int]], batch_size: int) -> list[int]:
-    """Number of the batch in which [`generate_completions`] completes each prompt."""
-    order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
-    numbers = [0] * len(prompts)
-    for place, i in enumerate(order):
-        numbers[i] = place // batch_size
-    return numbers
 
 
 def pad_prompts(prompts: Sequence[Sequence[int]], pad_token_id: int, left: bool) -> dict[str, torch.Tensor]:
@@ -155,25 +149,34 @@ def preserved_random_state():
             np.random.set_state(numpy_state)
 
 
+@contextmanager
+def _own_config_away(model: nn.Module):
+    """Whatever stays unset in a given configuration would be taken from the model's own."""
+    base = base_model(model)
+    own = getattr(base, "generation_config", None)
+    if own is None:
+        yield
+        return
+    base.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = own
+
+
 def _positions(model: nn.Module) -> int | None:
     """Positions that the model knows; learned ones end there with an error."""
     return getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
 
 
-def _generation_config(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int, temperature: float | None
-) -> GenerationConfig:
+def _generation_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> GenerationConfig:
     given = getattr(model, "generation_config", None) or GenerationConfig()
     ends = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]
     ends = sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
-    # Written out in full: whatever stays unset here is taken from the model's own generation config.
-    how = {"do_sample": False}
-    if temperature is not None:
-        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        how |= {"min_p": 0.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+    # Written out in full: some versions take what stays unset from elsewhere.
     return GenerationConfig(
-        **how,
         max_new_tokens=max_new_tokens,
+        do_sample=False,
         num_beams=1,
         repetition_penalty=1.0,
         no_repeat_ngram_size=0,

@@ -1,5 +1,6 @@
 """Low-quality rationales from a snapshot of the student: sampled, compared with the positives, checked, counted."""
 
+import hashlib
 import time
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,7 +16,7 @@ from ..data.prompts import Prompt
 from ..data.tokenize import draw, fold_white_space
 from ..errors import DataError
 from ..records import Negative
-from .generate import Completion, batch_of, generate_completions
+from .generate import Completion, generate_completions
 from .questions import read_choices
 
 
@@ -121,8 +122,9 @@ class NegativeSampler:
     """
     Samples the negatives of an iteration.
 
-    What is sampled is a function of the weights, the questions, the settings and the iteration: not of the random state,
-    nor of how many processes share the work.
+    What is sampled for a question is a function of the weights, the question, the settings and the iteration: not of the
+    random state, nor of the questions beside it, nor of how many processes share the work (but for the rounding of sums,
+    which depends on the batch).
 
     Args:
         model (`nn.Module`): the student, with the snapshot's weights in place.
@@ -158,7 +160,7 @@ class NegativeSampler:
         """
         started, how = time.perf_counter(), self.settings
         prompts = [question.prompt_ids for question in questions for _ in range(how.num_negatives)]
-        numbers = batch_of(prompts, how.batch_size)
+        seeds = [self._seed(iteration, q.id, number) for q in questions for number in range(how.num_negatives)]
         completions = generate_completions(
             self.model,
             self.tokenizer,
@@ -168,7 +170,7 @@ class NegativeSampler:
             desc=f"Negatives of iteration {iteration} (snapshot {snapshot})",
             progress=progress,
             temperature=how.temperature,
-            seeds=lambda number: self._seed(iteration, number),
+            seeds=seeds,
             share=share,
             max_length=how.max_length,
         )
@@ -196,7 +198,7 @@ class NegativeSampler:
                             token_ids=completion.token_ids,
                             iteration=iteration,
                             snapshot=snapshot,
-                            seed=self._seed(iteration, numbers[place]),
+                            seed=seeds[place],
                             temperature=how.temperature,
                             is_finished=completion.is_finished,
                             reaches_label=correct,
@@ -225,8 +227,9 @@ class NegativeSampler:
             report.kept += 1
         return negatives, report
 
-    def _seed(self, iteration: int, batch: int) -> int:
-        return draw(1 << 62, self.settings.seed, iteration, batch, NEGATIVE_SEED)
+    def _seed(self, iteration: int, question: str, number: int) -> int:
+        key = int.from_bytes(hashlib.sha256(question.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+        return draw(1 << 62, self.settings.seed, iteration, key, number, NEGATIVE_SEED)
 
     def _is_correct(self, completion: Completion, question: NegativeQuestion) -> bool | None:
         kind = self.settings.task_kind

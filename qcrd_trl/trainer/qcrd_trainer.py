@@ -231,6 +231,9 @@ class QCRDTrainer(ResumableTrainer):
 
     def _tokenized(self, dataset, name: str):
         """Rows as the user has them, given to `evaluate` or `predict`, are tokenized as those of `__init__` were."""
+        held = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
+        if any(dataset is known for known in held):  # a stream does not tell its columns
+            return dataset
         if isinstance(dataset, (Dataset, IterableDataset)) and "question_index" not in (dataset.column_names or []):
             return self._tokenize(dataset, name, self.processing_class, self.args)
         return dataset

@@ -58,7 +58,10 @@ def test_version(capsys):
 def test_unknown_command_names_the_commands(capsys):
     """A typing error must not end in a traceback about modules."""
     assert cli.main(["slect"]) == 2
-    assert "unknown command 'slect'. The commands are: demo, select, train, evaluate." in capsys.readouterr().err
+    assert (
+        "unknown command 'slect'. The commands are: demo, select, train, evaluate, negatives."
+        in capsys.readouterr().err
+    )
 
 
 def test_help_imports_nothing_heavy():
