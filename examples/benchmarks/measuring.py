@@ -414,7 +414,7 @@ def training_arguments(folder: str, bf16: bool) -> dict:
 
 def timed_training(trainer) -> dict:
     """Seconds of a run from its first step to its last, without what comes before the first."""
-    from transformers import TrainerCallback
+    from transformers import PrinterCallback, TrainerCallback
 
     clock = {}
 
@@ -427,6 +427,8 @@ def timed_training(trainer) -> dict:
             synchronize()
             clock.update(wall=time.perf_counter() - clock["wall"], cpu=time.process_time() - clock["cpu"])
 
-    trainer.add_callback(Clock())
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(callback := Clock())
     trainer.train()
+    trainer.remove_callback(callback)
     return clock
