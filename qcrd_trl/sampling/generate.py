@@ -166,7 +166,8 @@ def _own_config_away(model: nn.Module):
 
 def _positions(model: nn.Module) -> int | None:
     """Positions that the model knows; learned ones end there with an error."""
-    return getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
+    known = getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return known if isinstance(known, int) and known > 0 else None
 
 
 def _generation_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> GenerationConfig:
