@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
@@ -16,11 +15,8 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
-from ..data.dataset import prepare_dataset
-from ..data.length_grouping import grouped_sampler
 from ..data.prompts import StudentFormat
 from ..data.store import NEGATIVES_FOLDER, NegativeStore
-from ..data.tokenize import RowTokenizer
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
@@ -29,29 +25,18 @@ from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
 from ..snapshots import SNAPSHOTS_FOLDER
-from .checkpoints import MeterPart, ResumableTrainer
+from .checkpoints import MeterPart
 from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
 from .engine import ScoringEngine, for_later
 from .meter import Meter
 from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
+from .rows import RowsTrainer
 from .scoring import RowScores
 
 
-_COLUMNS = [
-    "question_index",
-    "length",
-    "id",
-    "predict_prompt_ids",
-    "label_ids",
-    "explain_prompt_ids",
-    "positive_ids",
-    "negative_ids",
-]
-
-
-class QCRDTrainer(ResumableTrainer):
+class QCRDTrainer(RowsTrainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
@@ -142,13 +127,7 @@ class QCRDTrainer(ResumableTrainer):
             max_length=args.max_length,
         )
         self.questions = train_dataset
-        with args.main_process_first(desc="tokenizing"):
-            train_dataset = self._tokenize(train_dataset, "train_dataset", processing_class, args)
-            if isinstance(eval_dataset, dict):
-                named = {key: (value, f"eval_dataset[{key!r}]") for key, value in eval_dataset.items()}
-                eval_dataset = {key: self._tokenize(*pair, processing_class, args) for key, pair in named.items()}
-            else:
-                eval_dataset = self._tokenize(eval_dataset, "eval_dataset", processing_class, args)
+        train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
         collator = DataCollatorForQCRD(
             processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
         )
@@ -164,7 +143,6 @@ class QCRDTrainer(ResumableTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        _keep_batches_whole(self.accelerator)
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         if hasattr(self.model, "add_model_tags"):
@@ -205,42 +183,7 @@ class QCRDTrainer(ResumableTrainer):
         steps = iteration_steps(self.args.negative_refresh_steps, per_epoch)
         return int((self.state.epoch or 0.0) + 1e-6) if steps is None else self.state.global_step // steps
 
-    # ---- Data ----
-
-    def _tokenize(self, dataset, name: str, tokenizer: PreTrainedTokenizerBase, args: QCRDConfig):
-        if dataset is None:
-            return None
-        row_tokenizer = RowTokenizer(
-            tokenizer, self.student_format, args.uses_rationales, args.rationale_source, args.seed
-        )
-        # Held-out questions may have labels alone, and then measure the label task.
-        if name != "train_dataset" and getattr(dataset, "column_names", None) is not None:
-            columns = set(dataset.column_names)
-            row_tokenizer.rationales &= bool(columns & {"positive_rationales", "raw_rationale"})
-        return prepare_dataset(dataset, row_tokenizer, name, args.dataset_num_proc)
-
-    def _get_train_sampler(self, train_dataset=None):
-        rows = self.train_dataset if train_dataset is None else train_dataset
-        return grouped_sampler(rows, self.args) or super()._get_train_sampler(train_dataset)
-
-    def get_eval_dataloader(self, eval_dataset=None):
-        return super().get_eval_dataloader(self._tokenized(eval_dataset, "eval_dataset"))
-
-    def get_test_dataloader(self, test_dataset):
-        return super().get_test_dataloader(self._tokenized(test_dataset, "test_dataset"))
-
-    def _tokenized(self, dataset, name: str):
-        """Rows as the user has them, given to `evaluate` or `predict`, are tokenized as those of `__init__` were."""
-        held = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
-        if any(dataset is known for known in held):  # a stream does not tell its columns
-            return dataset
-        if isinstance(dataset, (Dataset, IterableDataset)) and "question_index" not in (dataset.column_names or []):
-            return self._tokenize(dataset, name, self.processing_class, self.args)
-        return dataset
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None:
-            self._signature_columns = list(_COLUMNS)
+    # ---- Batches ----
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
         if not batch_samples:
@@ -456,10 +399,3 @@ class QCRDTrainer(ResumableTrainer):
         super()._load_best_model()
         if self.discriminator_update is not None:
             self.discriminator_update.load(Path(self.state.best_model_checkpoint) / DISCRIMINATOR_FOLDER)
-
-
-def _keep_batches_whole(accelerator: Accelerator) -> None:
-    # A dispatched batch, the default for streaming datasets, is cut to as many rows as it has questions.
-    if accelerator.dataloader_config.dispatch_batches:
-        raise ConfigError("dispatch_batches=True would lose rationales: leave it out of `accelerator_config`.")
-    accelerator.dataloader_config.dispatch_batches = False
