@@ -16,6 +16,7 @@ each figure that of a process of its own.
 """
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
@@ -45,17 +46,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--questions", type=int, default=200, help="of the dataset")
     parser.add_argument("--measured", type=int, default=12, help="of them, those that are trained on")
     parser.add_argument("--part", type=int, default=4, help="questions that a trainer trains on in its turn")
-    parser.add_argument("--per_step", type=int, default=4, help="questions a step of QCRD")
-    parser.add_argument("--rows_per_step", type=int, default=16, help="rows a step of SFT, pairs of DPO")
+    parser.add_argument("--per_step", type=int, default=2, help="questions a step of QCRD")
+    parser.add_argument(
+        "--rows_per_step", type=int, default=8, help="rows a step of SFT, pairs of DPO; 8 is TRL's default"
+    )
     args = parser.parse_args(argv)
     if args.quick:
-        args.measured, args.part, args.per_step, args.rows_per_step = 2, 2, 2, 8
+        args.measured = args.part = 2
     started = time.perf_counter()
     measuring.quiet()
     questions = measuring.spread(measuring.questions_of(args.dataset, args.questions), args.measured)
     parts = [questions[start : start + args.part] for start in range(0, len(questions), args.part)]
     with tempfile.TemporaryDirectory() as folder:
         times = speeds(args, parts, folder)
+        gc.collect()
         # The longest part: the peak is that of the widest step.
         longest = max(parts, key=lambda part: sum(len(text) for row in part for text in row["positive_rationales"]))
         sizes = (args.rank, args.per_step, args.rows_per_step, args.bf16)
