@@ -76,9 +76,7 @@ class RationaleDiscriminator(nn.Module):
         Returns:
             `torch.Tensor`: scores in (0, 1), float32, shape `(num_rows,)`.
         """
-        # Not under autocast: scores are compared and averaged, and the head is too small for speed to matter.
-        with torch.autocast(device_type=states.device.type, enabled=False):
-            return self.score_pooled(self.pool(states, row, num_rows))
+        return self.score_pooled(self.pool(states, row, num_rows))
 
     def pool(self, states: torch.Tensor, row: torch.Tensor, num_rows: int) -> torch.Tensor:
         """Max over the tokens of each rationale of the normalised states, shape `(num_rows, input_size)`."""
@@ -89,7 +87,9 @@ class RationaleDiscriminator(nn.Module):
 
     def score_pooled(self, pooled: torch.Tensor) -> torch.Tensor:
         """Scores of pooled states, shape `(num_rows,)`, from those of [`~RationaleDiscriminator.pool`]."""
-        return torch.sigmoid(self.score(F.relu(self.dense(pooled))).squeeze(-1))
+        # Not under autocast: scores are compared and averaged, and the head is too small for speed to matter.
+        with torch.autocast(device_type=pooled.device.type, enabled=False):
+            return torch.sigmoid(self.score(F.relu(self.dense(pooled))).squeeze(-1))
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
         """Writes `config.json` and `model.safetensors` into `save_directory`, which is made if it is absent."""

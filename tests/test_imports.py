@@ -83,7 +83,18 @@ def all_imports(start: str, graph: dict[str, set[str]]) -> set[str]:
 
 
 TRAINER_PARTS = (
-    *("checkpoints", "discriminator_update", "meter", "negatives", "objective", "presets", "qcrd_config", "scoring"),
+    *(
+        "checkpoints",
+        "discriminator_update",
+        "meter",
+        "negatives",
+        "objective",
+        "presets",
+        "qcrd_config",
+        "rows",
+        "scoring",
+    ),
+    *("architecture", "cached_prompt", "checks", "engine", "head", "shared_prompt"),
 )
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.

@@ -1,56 +1,72 @@
-"""How many padded tokens a batch of rationales costs, by the number of forward passes it is split into.
+"""What part of the tokens is padding, by the order of the questions and the number of forward passes.
 
     python examples/benchmarks/padding.py --dataset SELECTED --model MODEL
 
-Counts, for batches of questions in random order and grouped by length, the tokens of one drawn positive and all negatives a
-question (the preset `qcrd`), and those of the padded tensors. Nothing is run through the model: only its tokenizer is read.
+Counts, for batches of questions in random order and grouped by length, the padded tensors of one epoch: label rows, and
+rationale rows with and without a shared prompt (all positives and negatives). Nothing is run through the model: only its
+tokenizer is read.
 """
 
 import argparse
-import itertools
-import random
+
+import torch
+from torch.utils.data import RandomSampler
 
 from qcrd_trl import StudentFormat
+from qcrd_trl.data.collator import DataCollatorForQCRD
+from qcrd_trl.data.length_grouping import LengthGroupedSampler
 from qcrd_trl.data.sources import load_dataset_from
 from qcrd_trl.data.tokenize import RowTokenizer
 from qcrd_trl.models import load_tokenizer, prepare_tokenizer
+from qcrd_trl.trainer.scoring import flat_passes
+from qcrd_trl.trainer.shared_prompt import MaskForm, shared_passes
+
+
+def padding_of(rows: list[dict], order: list[int], batch_size: int, passes: int) -> dict[str, list[int]]:
+    """Tokens and places of the tensors of an epoch: of label rows, flat rationales and shared rationales."""
+    collator, counts = DataCollatorForQCRD(0), {name: [0, 0] for name in ("labels", "flat", "shared")}
+
+    def add(name, used, places):
+        counts[name][0] += int(used)
+        counts[name][1] += places
+
+    for start in range(0, len(order), batch_size):
+        batch = collator([rows[i] for i in order[start : start + batch_size]])
+        add("labels", batch["attention_mask"].sum(), batch["attention_mask"].numel())
+        parts = [batch[f"rationale_{name}"] for name in ("input_ids", "attention_mask", "labels")]
+        for one in flat_passes(*parts, num_passes=passes):
+            add("flat", one.inputs["attention_mask"].sum(), one.inputs["input_ids"].numel())
+        for one in shared_passes(*parts, batch["rationale_question"], MaskForm(), torch.float32, num_passes=passes):
+            add("shared", 0, one.inputs["input_ids"].numel())
+        for i in order[
+            start : start + batch_size
+        ]:  # each rationale repeats the prompt's last token in place of its own
+            completions = rows[i]["positive_ids"] + rows[i]["negative_ids"]
+            prompt = len(rows[i]["explain_prompt_ids"]) - 1 if completions else 0
+            add("shared", prompt + sum(map(len, completions)), 0)
+    return counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--max_length", type=int, default=1024)
     args = parser.parse_args()
     tokenize = RowTokenizer(prepare_tokenizer(load_tokenizer(args.model)), StudentFormat(max_length=args.max_length))
     rows = [tokenize(row, index) for index, row in enumerate(load_dataset_from(args.dataset))]
-    draws = random.Random(0)
-    lengths = []
-    for row in rows:
-        start = len(row["explain_prompt_ids"])
-        chosen = [draws.choice(row["positive_ids"])] if row["positive_ids"] else []
-        lengths.append([start + len(ids) for ids in chosen + row["negative_ids"]])
-    shuffled = list(range(len(rows)))
-    draws.shuffle(shuffled)
-    window = args.batch_size * 50  # as the Trainer's length-grouped sampler does it
-    grouped = []
-    for i in range(0, len(shuffled), window):
-        grouped += sorted(shuffled[i : i + window], key=lambda j: -rows[j]["length"])
-    real = sum(map(sum, lengths))
-    print(f"{len(rows)} questions, {real} tokens; padded tokens as a multiple of them:")
-    print("order              1 pass  2 passes  4 passes")
-    for name, order in (("random", shuffled), ("grouped by length", grouped)):
-        cells = []
-        for passes in (1, 2, 4):
-            padded = 0
-            for i in range(0, len(order), args.batch_size):
-                batch = sorted(length for j in order[i : i + args.batch_size] for length in lengths[j])
-                cuts = [len(batch) * part // passes for part in range(passes + 1)]
-                chunks = [batch[a:b] for a, b in itertools.pairwise(cuts) if b > a]
-                padded += sum(len(chunk) * chunk[-1] for chunk in chunks)
-            cells.append(f"{padded / real:8.2f}")
-        print(f"{name:<17} {'  '.join(cells)}")
+    print(f"{len(rows)} questions; part of the places that is padding, in percent:")
+    print("questions  order              passes  labels  flat  shared  shared and labels")
+    for batch_size in (8, 16):
+        shuffled = list(RandomSampler(rows, generator=torch.Generator().manual_seed(0)))
+        grouped = LengthGroupedSampler([row["length"] for row in rows], batch_size).order(0)
+        for name, order in (("random", shuffled), ("grouped by length", grouped)):
+            for passes in (1, 2, 4):
+                counts = padding_of(rows, order, batch_size, passes)
+                counts["both"] = [a + b for a, b in zip(counts["labels"], counts["shared"], strict=True)]
+                shares = [100 * (1 - used / places) for used, places in counts.values()]
+                cells = "  ".join(f"{share:6.1f}" for share in shares)
+                print(f"{batch_size:>9}  {name:<17}  {passes:>6}  {cells}", flush=True)
 
 
 if __name__ == "__main__":

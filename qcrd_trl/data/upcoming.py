@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from .length_grouping import LengthGroupedSampler
+
 
 def steps_per_epoch(dataloader: Any, accumulation: int) -> int | None:
     """Optimizer steps of an epoch, or `None` where the data loader has no length."""
@@ -60,6 +62,8 @@ def upcoming_rows(
 def _order(sampler: Iterable[int], epoch: int) -> list[int] | None:
     if isinstance(sampler, SequentialSampler):
         return list(sampler)
+    if isinstance(sampler, LengthGroupedSampler):
+        return sampler.order(epoch)
     if hasattr(sampler, "set_epoch") and hasattr(sampler, "initial_seed"):  # accelerate's, seeded by the epoch
         ahead = copy.copy(sampler)
         ahead.generator = None

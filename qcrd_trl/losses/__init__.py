@@ -12,7 +12,7 @@ from .contrast import (
     reduction_weights,
     side_reductions,
 )
-from .logprobs import mean_per_row, token_nll
+from .logprobs import LogitForm, head_logits, mean_per_row, states_nll, token_nll
 from .quality import (
     DISCRIMINATOR_LOSSES,
     QUALITY_WEIGHTINGS,
@@ -29,11 +29,13 @@ __all__ = [
     "QUALITY_WEIGHTINGS",
     "REDUCTIONS",
     "SIDE_REDUCTIONS",
+    "LogitForm",
     "ReducedRationales",
     "binary_loss",
     "clip_to_margin",
     "contrastive_loss",
     "discriminator_loss",
+    "head_logits",
     "mean_per_row",
     "quality_weights",
     "ratio_loss",
@@ -41,5 +43,6 @@ __all__ = [
     "reduce_positives",
     "reduction_weights",
     "side_reductions",
+    "states_nll",
     "token_nll",
 ]

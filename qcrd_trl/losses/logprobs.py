@@ -1,5 +1,7 @@
 """Token losses of many rows at once, kept ragged: one entry a supervised token, and the row it belongs to."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 
@@ -43,3 +45,164 @@ def mean_per_row(values: torch.Tensor, row: torch.Tensor, num_rows: int) -> torc
     total = values.new_zeros(num_rows).index_add(0, row, values)
     count = values.new_zeros(num_rows).index_add(0, row, torch.ones_like(values))
     return total / count.clamp(min=1)
+
+
+# Logits held at a time, in numbers. On a CPU 256 tokens of a vocabulary of 49,152 (48 MiB) took the least time, of 32 to
+# 720. A GPU needs more tokens to fill a matrix product: 256 MiB.
+TILE_NUMBERS = {"cpu": 3 * 2**22, "other": 2**26}
+
+
+@dataclass(frozen=True)
+class LogitForm:
+    """
+    What a model makes of its last hidden states on the way to logits: `cap * tanh(scale * (states @ weight.T + bias) / cap)`.
+
+    Attributes:
+        scale (`float`): factor on the logits (Cohere, Granite).
+        softcap (`float` or `None`): bound of the logits (Gemma 2).
+        dtype (`torch.dtype` or `None`): type of the matrix products; that of the states if `None`.
+    """
+
+    scale: float = 1.0
+    softcap: float | None = None
+    dtype: torch.dtype | None = None
+
+
+def states_nll(
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    form: LogitForm | None = None,
+    predicts: bool = False,
+    tile: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """
+    Negative log-likelihood of each target token, from the states that predict them, without ever holding all logits.
+
+    Tokens are taken a few at a time, each with the whole vocabulary. With a frozen head the gradient with respect to the
+    states, which is that of one token times a number that only comes later, is taken in the same sweep: as many matrix
+    products as with full logits. With a trained head the logits are computed once more in the backward pass, of the
+    tokens alone whose loss has a gradient.
+
+    Args:
+        states (`torch.Tensor`): last hidden states, shape `(num_tokens, hidden_size)`.
+        weight (`torch.Tensor`): the head's weight, shape `(vocabulary, hidden_size)`.
+        targets (`torch.Tensor`): token ids, shape `(num_tokens,)`.
+        bias (`torch.Tensor`, *optional*): shape `(vocabulary,)`.
+        form ([`LogitForm`], *optional*): scale, cap and type of the logits.
+        predicts (`bool`, *optional*, defaults to `False`): whether to find the likeliest tokens too.
+        tile (`int`, *optional*): tokens at a time; chosen by device and vocabulary if left out.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor | None]`: nats in float32, and the likeliest tokens, both of shape `(num_tokens,)`.
+    """
+    if states.ndim != 2 or targets.shape != states.shape[:1] or weight.shape[1:] != states.shape[1:]:
+        raise ValueError(
+            "`states` must be (num_tokens, hidden_size), `weight` (vocabulary, hidden_size) and `targets` (num_tokens,); got "
+            f"{tuple(states.shape)}, {tuple(weight.shape)} and {tuple(targets.shape)}."
+        )
+    if tile is None:
+        kind = "cpu" if states.device.type == "cpu" else "other"
+        tile = max(TILE_NUMBERS[kind] // weight.shape[0], 16)
+    form = LogitForm() if form is None else form
+    trains_head = weight.requires_grad or (bias is not None and bias.requires_grad)
+    ahead = torch.is_grad_enabled() and states.requires_grad and not trains_head
+    nll, predicted = _StatesNLL.apply(states, weight, bias, targets, form, predicts, tile, ahead)
+    return nll, predicted if predicts else None
+
+
+def head_logits(
+    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, form: LogitForm | None = None
+) -> torch.Tensor:
+    """All logits in float32, shape `(num_tokens, vocabulary)`, without gradient; arguments as for [`states_nll`]."""
+    with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+        return _Head(weight, bias, form or LogitForm(), states.dtype).logits(states, False)[0]
+
+
+class _StatesNLL(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states, weight, bias, targets, form, predicts, tile, ahead):
+        nll = torch.empty(targets.shape, dtype=torch.float32, device=states.device)
+        predicted = torch.zeros_like(targets)
+        slopes = torch.empty_like(states) if ahead else None
+        with torch.autocast(states.device.type, enabled=False):
+            head = _Head(weight, bias, form, states.dtype)
+            for start in range(0, len(targets), tile):
+                rows = slice(start, start + tile)
+                logits, slope = head.logits(states[rows], ahead)
+                if predicts:
+                    predicted[rows] = logits.argmax(-1)
+                logprobs = torch.log_softmax(logits, -1)
+                nll[rows] = -logprobs.gather(1, targets[rows, None])[:, 0]
+                if ahead:
+                    slopes[rows] = head.to_states(_logit_gradient(logprobs, targets[rows], slope))
+        ctx.save_for_backward(slopes, *(() if ahead else (states, weight, bias, targets)))
+        ctx.settings = (form, tile)
+        ctx.mark_non_differentiable(predicted)
+        return nll, predicted
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        slopes, *rest = ctx.saved_tensors
+        if slopes is not None:
+            return ((slopes.float() * gradient[:, None]).to(slopes.dtype), *([None] * 7))
+        (states, weight, bias, targets), (form, tile) = rest, ctx.settings
+        to_states, to_weight, to_bias = ctx.needs_input_grad[:3]
+        d_states = torch.zeros_like(states) if to_states else None
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
+        d_bias = torch.zeros_like(bias, dtype=torch.float32) if to_bias else None
+        with torch.autocast(states.device.type, enabled=False):
+            head = _Head(weight, bias, form, states.dtype)
+            # Rationales that were not picked have a gradient of 0: nothing of theirs is computed again.
+            for rows in gradient.nonzero()[:, 0].split(tile):
+                chosen = states[rows]
+                logits, slope = head.logits(chosen, True)
+                d_logits = _logit_gradient(torch.log_softmax(logits, -1), targets[rows], slope)
+                d_logits.mul_(gradient[rows, None])
+                if to_states:
+                    d_states[rows] = head.to_states(d_logits).to(states.dtype)
+                if to_weight:
+                    head.add_to_weight(d_weight, d_logits, chosen)
+                if to_bias:
+                    d_bias += d_logits.sum(0)
+        d_weight = None if d_weight is None else d_weight.to(weight.dtype)
+        return d_states, d_weight, None if d_bias is None else d_bias.to(bias.dtype), *([None] * 5)
+
+
+class _Head:
+    """The matrix products of one sweep; the weight is cast once."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, form: LogitForm, dtype: torch.dtype):
+        self.dtype = form.dtype or dtype
+        self.weight, self.bias, self.form = weight.to(self.dtype), bias, form
+
+    def logits(self, states: torch.Tensor, with_slope: bool) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Logits in float32, shape `(tokens, vocabulary)`, and their derivative by those of the bare head."""
+        logits = torch.mm(states.to(self.dtype), self.weight.t()).float()
+        if self.bias is not None:
+            logits += self.bias
+        slope, cap = self.form.scale, self.form.softcap
+        if slope != 1.0:
+            logits *= slope
+        if cap is not None:
+            logits = logits.div_(cap).tanh_()
+            slope = (1 - logits * logits).mul_(slope) if with_slope else None
+            logits.mul_(cap)
+        return logits, slope
+
+    def to_states(self, d_logits: torch.Tensor) -> torch.Tensor:
+        return torch.mm(d_logits.to(self.dtype), self.weight)
+
+    def add_to_weight(self, total: torch.Tensor, d_logits: torch.Tensor, states: torch.Tensor) -> None:
+        if self.dtype == torch.float32:
+            total.addmm_(d_logits.t(), states.float())
+        else:
+            total += torch.mm(d_logits.t().to(self.dtype), states.to(self.dtype))
+
+
+def _logit_gradient(logprobs: torch.Tensor, targets: torch.Tensor, slope: torch.Tensor | float) -> torch.Tensor:
+    """Gradient of each token's loss by the logits of the bare head, in place of the log-probabilities."""
+    gradient = logprobs.exp_()
+    gradient[torch.arange(len(targets), device=targets.device), targets] -= 1
+    return gradient.mul_(slope) if torch.is_tensor(slope) or slope != 1.0 else gradient

@@ -63,6 +63,18 @@ class RationaleRows:
     num_questions: int
     generated: torch.Tensor | None = None
 
+    def subset(self, keep: torch.Tensor) -> "RationaleRows":
+        """Some of them, by a mask of shape `(N,)`, of the same questions."""
+        return RationaleRows(
+            input_ids=self.input_ids[keep],
+            attention_mask=self.attention_mask[keep],
+            labels=self.labels[keep],
+            question=self.question[keep],
+            is_positive=self.is_positive[keep],
+            num_questions=self.num_questions,
+            generated=None if self.generated is None else self.generated[keep],
+        )
+
 
 def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) -> RationaleRows:
     """
@@ -93,14 +105,14 @@ def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) 
                     drawn = rows[draw(len(rows), args.seed, step, index[owner], salt)]
                     keep[[row for row in rows if row != drawn]] = False
     return RationaleRows(
-        input_ids=batch["rationale_input_ids"][keep],
-        attention_mask=batch["rationale_attention_mask"][keep],
-        labels=batch["rationale_labels"][keep],
-        question=question[keep],
-        is_positive=positive[keep],
+        input_ids=batch["rationale_input_ids"],
+        attention_mask=batch["rationale_attention_mask"],
+        labels=batch["rationale_labels"],
+        question=question,
+        is_positive=positive,
         num_questions=len(batch["question_index"]),
-        generated=batch["rationale_generated"][keep] if "rationale_generated" in batch else None,
-    )
+        generated=batch.get("rationale_generated"),
+    ).subset(keep)
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Arguments of [`QCRDTrainer`]."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,10 +17,12 @@ from ..losses import (
     side_reductions,
 )
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
+from .checks import Switch, at_least_one, not_negative, one_of, switch
 from .presets import PRESETS
 
 
 DISCRIMINATORS = ("student", "none")
+PICKS = ("min", "max")  # reductions that leave all rationales but one without a gradient
 
 
 @dataclass
@@ -63,6 +64,21 @@ class QCRDConfig(TrainingArguments):
         rationale_forward_passes (`int`, *optional*, defaults to `4`):
             Forward passes that the rationales of a micro-batch are split into, by length: a long rationale then does not
             pad all others. The loss does not depend on it.
+
+        > Parameters that control how rationales are scored: none of them changes the loss or its gradient
+
+        shared_prompt (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether the rationales of a question share one reading of its prompt: in one row with a mask of its own
+            (decoder-only; attention `sdpa` or `eager`), or by encoding it once (encoder-decoder). `"auto"`: where the
+            architecture is known to allow it and a trial on a few tokens agrees; else the log says why not. `True`: an
+            error there.
+        selection (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether rationales are first scored without a graph, so that forward and backward are run on those alone that
+            `min` or `max` picks. It saves memory always and time where there are many. `"auto"`: batch by batch, where
+            it takes fewer token passes.
+        chunked_logits (`bool` or `str`, *optional*, defaults to `"auto"`):
+            Whether losses are computed a few tokens at a time, without ever holding all logits. `"auto"`: where the
+            student's head is a plain linear layer and a trial agrees.
 
         > Parameters that control the loss
 
@@ -177,6 +193,15 @@ class QCRDConfig(TrainingArguments):
     rationale_forward_passes: int = field(
         default=4, metadata={"help": "Forward passes the rationales of a micro-batch are split into, by length."}
     )
+    shared_prompt: Switch = field(
+        default="auto", metadata={"help": "Read a question's prompt once for all of its rationales."}
+    )
+    selection: Switch = field(
+        default="auto", metadata={"help": "Score without a graph first, and differentiate what min or max picks."}
+    )
+    chunked_logits: Switch = field(
+        default="auto", metadata={"help": "Compute losses a few tokens at a time, without all logits."}
+    )
     reduction: str | None = field(
         default=None,
         metadata={"help": "min_max, max_min, sampling, mean or weighted_mean. Default: the preset's."},
@@ -260,6 +285,12 @@ class QCRDConfig(TrainingArguments):
         return self.uses_rationales and (self.beta > 0 or self.discriminator != "none")
 
     @property
+    def picks_rationales(self) -> bool:
+        """Whether some of the rationales that are scored have no gradient: by `min` or `max`, or negatives by beta = 0."""
+        sides = [self.positive_reduction] + [self.negative_reduction] * self.uses_negatives
+        return self.uses_rationales and (any(how in PICKS for how in sides) or (self.uses_negatives and not self.beta))
+
+    @property
     def generates_negatives(self) -> bool:
         """Whether the student's snapshots generate negatives."""
         return self.uses_negatives and self.negative_source in GENERATED
@@ -281,11 +312,11 @@ class QCRDConfig(TrainingArguments):
         }
 
     def _resolve_preset(self) -> None:
-        _one_of("preset", self.preset, tuple(PRESETS))
+        one_of("preset", self.preset, tuple(PRESETS))
         recipe = dict(PRESETS[self.preset])
         self.negative_source_is_given = self.negative_source is not None
         if self.reduction is not None:
-            _one_of("reduction", self.reduction, REDUCTIONS)
+            one_of("reduction", self.reduction, REDUCTIONS)
             # A reduction that the user names governs both sides, whatever the recipe does with one of them.
             recipe.pop("positive_reduction", None)
             recipe.pop("negative_reduction", None)
@@ -302,15 +333,17 @@ class QCRDConfig(TrainingArguments):
                 setattr(self, name, value)
 
     def _check(self) -> None:
-        _one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
-        _one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
-        _one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
-        _one_of("margin_type", self.margin_type, MARGIN_TYPES)
-        _one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
-        _one_of("discriminator", self.discriminator, DISCRIMINATORS)
-        _one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
+        for name in ("shared_prompt", "selection", "chunked_logits"):
+            setattr(self, name, switch(name, getattr(self, name)))
+        one_of("rationale_source", self.rationale_source, RATIONALE_SOURCES)
+        one_of("positive_reduction", self.positive_reduction, SIDE_REDUCTIONS)
+        one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
+        one_of("margin_type", self.margin_type, MARGIN_TYPES)
+        one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
+        one_of("discriminator", self.discriminator, DISCRIMINATORS)
+        one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
         if self.task_kind is not None:
-            _one_of("task_kind", self.task_kind, TASK_KINDS)
+            one_of("task_kind", self.task_kind, TASK_KINDS)
         check_negative_options(
             self.num_negatives,
             self.negative_temperature,
@@ -321,16 +354,21 @@ class QCRDConfig(TrainingArguments):
             self.correct_negatives,
             self.task_kind,
         )
-        _one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
+        one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
         for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
-            _not_negative(name, getattr(self, name))
+            not_negative(name, getattr(self, name))
         for name in ("discriminator_learning_rate", "discriminator_weight_decay", "discriminator_max_grad_norm"):
-            _not_negative(name, getattr(self, name))
+            not_negative(name, getattr(self, name))
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
+                at_least_one(name, getattr(self, name))
         for name in ("rationale_forward_passes", "discriminator_hidden_size", "discriminator_update_interval"):
-            _at_least_one(name, getattr(self, name))
+            at_least_one(name, getattr(self, name))
+        if self.selection is True and not self.picks_rationales:
+            raise ConfigError(
+                f"selection=True has nothing to leave out: the reductions {self.positive_reduction!r} and "
+                f"{self.negative_reduction!r} differentiate every rationale they score. Set selection='auto'."
+            )
         if self.alpha_1 == 0 and self.alpha_2 == 0:
             raise ConfigError("alpha_1 and alpha_2 are both 0: the student would learn nothing. Set one above 0.")
         if self.predict_prefix == self.explain_prefix and self.alpha_1 > 0 and self.alpha_2 > 0:
@@ -346,18 +384,3 @@ class QCRDConfig(TrainingArguments):
                 )
             if "weighted_mean" in (self.positive_reduction, self.negative_reduction) and self.alpha_2 > 0:
                 raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"Unknown {name} {value!r}: expected one of {', '.join(allowed)}.")
-
-
-def _not_negative(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r}.")
-
-
-def _at_least_one(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
@@ -16,40 +15,28 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
-from ..data.dataset import prepare_dataset
 from ..data.prompts import StudentFormat
 from ..data.store import NEGATIVES_FOLDER, NegativeStore
-from ..data.tokenize import RowTokenizer
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..files import UNFINISHED
 from ..metrics import auc
-from ..models import base_model, is_encoder_decoder, load_student
+from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
 from ..snapshots import SNAPSHOTS_FOLDER
-from .checkpoints import MeterPart, ResumableTrainer
+from .checkpoints import MeterPart
 from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
+from .engine import ScoringEngine, for_later
 from .meter import Meter
 from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
-from .scoring import RowScores, score_rows, score_rows_by_length
+from .rows import RowsTrainer
+from .scoring import RowScores
 
 
-_COLUMNS = [
-    "question_index",
-    "length",
-    "id",
-    "predict_prompt_ids",
-    "label_ids",
-    "explain_prompt_ids",
-    "positive_ids",
-    "negative_ids",
-]
-
-
-class QCRDTrainer(ResumableTrainer):
+class QCRDTrainer(RowsTrainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
@@ -140,13 +127,7 @@ class QCRDTrainer(ResumableTrainer):
             max_length=args.max_length,
         )
         self.questions = train_dataset
-        with args.main_process_first(desc="tokenizing"):
-            train_dataset = self._tokenize(train_dataset, "train_dataset", processing_class, args)
-            if isinstance(eval_dataset, dict):
-                named = {key: (value, f"eval_dataset[{key!r}]") for key, value in eval_dataset.items()}
-                eval_dataset = {key: self._tokenize(*pair, processing_class, args) for key, pair in named.items()}
-            else:
-                eval_dataset = self._tokenize(eval_dataset, "eval_dataset", processing_class, args)
+        train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
         collator = DataCollatorForQCRD(
             processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
         )
@@ -162,17 +143,15 @@ class QCRDTrainer(ResumableTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        _keep_batches_whole(self.accelerator)
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         if hasattr(self.model, "add_model_tags"):
             self.model.add_model_tags(list(self._tag_names))
 
-        self._head = base_model(self.model).get_output_embeddings()
-        self._decoder = base_model(self.model) if self.student_format.is_encoder_decoder else None
+        self._engine = ScoringEngine(self.model, args, self.accelerator)
         self.discriminator_update = None
         if args.discriminator == "student" and args.uses_rationales:
-            self.discriminator_update = DiscriminatorUpdate(self._head, args, self.accelerator)
+            self.discriminator_update = DiscriminatorUpdate(self._engine.head.module, args, self.accelerator)
             self.checkpoint_parts.append(self.discriminator_update)
         self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
         self._meters["run"] = Meter(["train_loss"], self.accelerator.device)
@@ -182,6 +161,7 @@ class QCRDTrainer(ResumableTrainer):
         self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
         self._quality_sums: torch.Tensor | None = None
         self._unscored: list[dict[str, torch.Tensor]] = []
+        self._scored_ahead: list[RowScores] = []
         self._discriminator_loss: torch.Tensor | None = None
         self._clock = time.perf_counter()
         self.negatives = NegativeStore()
@@ -203,38 +183,7 @@ class QCRDTrainer(ResumableTrainer):
         steps = iteration_steps(self.args.negative_refresh_steps, per_epoch)
         return int((self.state.epoch or 0.0) + 1e-6) if steps is None else self.state.global_step // steps
 
-    # ---- Data ----
-
-    def _tokenize(self, dataset, name: str, tokenizer: PreTrainedTokenizerBase, args: QCRDConfig):
-        if dataset is None:
-            return None
-        row_tokenizer = RowTokenizer(
-            tokenizer, self.student_format, args.uses_rationales, args.rationale_source, args.seed
-        )
-        # Held-out questions may have labels alone, and then measure the label task.
-        if name != "train_dataset" and getattr(dataset, "column_names", None) is not None:
-            columns = set(dataset.column_names)
-            row_tokenizer.rationales &= bool(columns & {"positive_rationales", "raw_rationale"})
-        return prepare_dataset(dataset, row_tokenizer, name, args.dataset_num_proc)
-
-    def get_eval_dataloader(self, eval_dataset=None):
-        return super().get_eval_dataloader(self._tokenized(eval_dataset, "eval_dataset"))
-
-    def get_test_dataloader(self, test_dataset):
-        return super().get_test_dataloader(self._tokenized(test_dataset, "test_dataset"))
-
-    def _tokenized(self, dataset, name: str):
-        """Rows as the user has them, given to `evaluate` or `predict`, are tokenized as those of `__init__` were."""
-        held = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]
-        if any(dataset is known for known in held):  # a stream does not tell its columns
-            return dataset
-        if isinstance(dataset, (Dataset, IterableDataset)) and "question_index" not in (dataset.column_names or []):
-            return self._tokenize(dataset, name, self.processing_class, self.args)
-        return dataset
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None:
-            self._signature_columns = list(_COLUMNS)
+    # ---- Batches ----
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
         if not batch_samples:
@@ -248,6 +197,7 @@ class QCRDTrainer(ResumableTrainer):
         # Weights of mean 1 over the accumulated batch need every score before the first gradient. They are made at its
         # first micro-batch, not here: a resumed run restores its random state in between.
         self._unscored = samples if self._normalizes_quality and num_batches > 1 else []
+        self._scored_ahead = []
         return samples, count
 
     @property
@@ -255,12 +205,13 @@ class QCRDTrainer(ResumableTrainer):
         return self.args.quality_weighting == "normalized" and self.discriminator is not None
 
     @torch.no_grad()
-    def _quality_sums_of(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _score_ahead(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         # In training mode: an eval-mode pass would draw other dropout masks, and repack 4-bit weights on some CPUs.
         self.model_wrapped.train()
         inputs = self._prepare_inputs(batch)
         with self.compute_loss_context_manager():
-            parts, _, _ = self._rationale_task(self.model_wrapped, inputs)
+            parts, _, scored = self._rationale_task(self.model_wrapped, inputs)
+        self._scored_ahead.append(for_later(scored))
         return parts.quality_sums()
 
     def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -298,15 +249,14 @@ class QCRDTrainer(ResumableTrainer):
         outputs = {}
         tokens = 0
         if args.alpha_1 > 0 or return_outputs:
-            label = score_rows(
-                model, self._head, inputs["input_ids"], inputs["attention_mask"], inputs["labels"], self._decoder
-            )
+            label = self._engine.labels(model, inputs, predicts=return_outputs)
             total = total + args.alpha_1 * label.nll.sum() + label.anchor
             meter.add("loss/label", label.nll.sum(), questions)
             meter.add("nll/label", label.nll.sum(), (label.num_tokens > 0).sum())
             tokens = tokens + inputs["attention_mask"].sum()
-            outputs["predictions"] = torch.full_like(inputs["labels"], -100)
-            outputs["predictions"][inputs["labels"] != -100] = label.predicted
+            if return_outputs:
+                outputs["predictions"] = torch.full_like(inputs["labels"], -100)
+                outputs["predictions"][inputs["labels"] != -100] = label.predicted
         if args.uses_rationales:
             parts, rows, scored = self._rationale_task(model, inputs)
             sums = None
@@ -317,10 +267,9 @@ class QCRDTrainer(ResumableTrainer):
                     if num_items_in_batch is not None:
                         sums = self._sum_over_processes(sums)
             contrast, positive, negative = parts.contrast(args, sums)
+            contrast = self._engine.differentiate(model, rows, scored.nll, contrast.sum())
             alpha_3 = args.alpha_3 * args.alpha_3_decay**self.iteration
-            total = (
-                total + args.alpha_2 * contrast.sum() + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
-            )
+            total = total + args.alpha_2 * contrast + alpha_3 * parts.discriminator.detach().sum() + scored.anchor
             self._discriminator_loss = parts.discriminator.sum() * scale
             meter.add("alpha_3", alpha_3 * questions, questions if self.discriminator is not None else 0)
             record_rationales(meter, parts, positive, negative, questions)
@@ -340,25 +289,20 @@ class QCRDTrainer(ResumableTrainer):
     ) -> tuple[RationaleParts, RationaleRows, RowScores]:
         inputs = self._generated.in_batch(inputs, self._evaluating)
         rows = rationale_rows(inputs, self.args, 0 if self._evaluating else self.state.global_step)
-        scored = score_rows_by_length(
-            model,
-            self._head,
-            rows.input_ids,
-            rows.attention_mask,
-            rows.labels,
-            self._decoder,
-            self.args.rationale_forward_passes,
-        )
+        ahead = self._scored_ahead.pop(0) if self._scored_ahead and torch.is_grad_enabled() else None
+        scored = self._engine.rationales(model, rows, ahead, self._sum_over_processes)
         quality = None
         if self.discriminator is not None:
+            if scored.pooled is None:
+                scored.pooled = self.discriminator.pool(scored.states, scored.row, len(rows.question))
             learns = torch.is_grad_enabled() and self.discriminator_update.is_due(self.state)
             with torch.set_grad_enabled(learns):
-                quality = self.discriminator.score_tokens(scored.states, scored.row, len(rows.question))
+                quality = self.discriminator.score_pooled(scored.pooled)
         return rationale_parts(rows, scored, self.args, quality), rows, scored
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:
         if self._unscored:
-            sums = [self._quality_sums_of(batch) for batch in self._unscored]
+            sums = [self._score_ahead(batch) for batch in self._unscored]
             self._quality_sums = self._sum_over_processes(torch.stack(sums).sum(0))
             self._unscored = []
         self._discriminator_loss = None
@@ -455,10 +399,3 @@ class QCRDTrainer(ResumableTrainer):
         super()._load_best_model()
         if self.discriminator_update is not None:
             self.discriminator_update.load(Path(self.state.best_model_checkpoint) / DISCRIMINATOR_FOLDER)
-
-
-def _keep_batches_whole(accelerator: Accelerator) -> None:
-    # A dispatched batch, the default for streaming datasets, is cut to as many rows as it has questions.
-    if accelerator.dataloader_config.dispatch_batches:
-        raise ConfigError("dispatch_batches=True would lose rationales: leave it out of `accelerator_config`.")
-    accelerator.dataloader_config.dispatch_batches = False

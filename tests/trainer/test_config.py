@@ -225,6 +225,16 @@ def test_yaml_with_flags(tmp_path):
     assert args.model_init_kwargs == {"dtype": "bfloat16"}
 
 
+def test_switches_from_a_shell_and_a_file(tmp_path):
+    """A word that stays a word is true, so that "false" would switch on what it is to switch off."""
+    path = tmp_path / "run.yaml"
+    path.write_text("output_dir: out\nshared_prompt: false\nselection: auto\nchunked_logits: true\n")
+    (args,) = TrlParser(QCRDConfig).parse_args_and_config(["--config", str(path), "--selection", "false"])
+    assert (args.shared_prompt, args.selection, args.chunked_logits) == (False, False, True)
+    (args,) = TrlParser(QCRDConfig).parse_args_and_config(["--output_dir", "out", "--shared_prompt", "auto"])
+    assert (args.shared_prompt, args.selection, args.chunked_logits) == ("auto", "auto", "auto")
+
+
 def test_flags_alone():
     """Prefixes, separators and JSON reach the config as they were typed."""
     (args,) = TrlParser(QCRDConfig).parse_args_and_config(

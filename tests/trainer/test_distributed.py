@@ -25,6 +25,16 @@ def one_with_negatives():
     return rows
 
 
+def alone():
+    """Questions of which every second one has many rationales: selection pays for one process and not for the other."""
+    rows = [{**row, "positive_rationales": ["a is so"], "negative_rationales": ["b"]} for row in ragged_rows(16)]
+    for row in rows[::2]:
+        row["negative_rationales"] = [f"b {i} c d e f g" for i in range(9)]
+    return rows
+
+
+ALL = {"shared_prompt": True, "selection": True, "chunked_logits": True}
+
 # name: (family, rows, adapter, questions of a global micro-batch, arguments)
 CASES = {
     "qcrd": ("llama", ragged_rows(16), False, 8, {"max_steps": 2}),
@@ -33,6 +43,12 @@ CASES = {
     "qcrd_paper_adapter": ("llama", ragged_rows(16), True, 8, {"max_steps": 2, "preset": "qcrd_paper", "margin": 6.0}),
     "dss": ("llama", ragged_rows(16), False, 8, {"max_steps": 2, "preset": "dss"}),
     "one_with_negatives": ("llama", one_with_negatives(), False, 8, {"max_steps": 3}),
+    "savings": ("llama", ragged_rows(16), False, 8, {"max_steps": 2, "preset": "qcrd_paper", "margin": 6.0, **ALL}),
+    "savings_auto": ("llama", alone(), True, 8, {"max_steps": 3, "preset": "qcrd_paper", "margin": 6.0}),
+    "savings_accumulated_t5": (
+        *("t5", ragged_rows(16), False, 4),
+        {"max_steps": 2, "gradient_accumulation_steps": 2, "reduction": "min_max", **ALL},
+    ),
     "one_with_negatives_adapter": ("t5", one_with_negatives(), True, 8, {"max_steps": 2, "alpha_1": 0.0}),
 }
 

@@ -219,7 +219,7 @@ def test_label_only_needs_no_rationale_and_reads_none(tmp_path):
         model = tiny_llama()
         trainer = trainer_of(tmp_path, model, rows, preset=preset, **extra)
         calls = []
-        model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        model.register_forward_pre_hook(lambda module, *_, calls=calls: calls.extend([1] * module.training))
         trainer.train()
         assert len(calls) == passes
         entry = trainer.state.log_history[0]

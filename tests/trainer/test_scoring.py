@@ -9,7 +9,7 @@ from torch import nn
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from qcrd_trl.errors import ModelError
-from qcrd_trl.trainer.scoring import score_rows, score_rows_by_length
+from qcrd_trl.trainer.scoring import by_length, score_rows, score_rows_by_length
 
 
 SMALL = {
@@ -152,6 +152,18 @@ def test_in_several_passes(name, num_chunks):
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     assert grads[0].abs().max() > 0.1
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+
+
+def test_passes_are_cut_where_they_are_smallest():
+    """Passes of equal numbers of rows are padded by the few that are long."""
+    lengths = torch.tensor([9, 2, 30, 3, 2, 10, 3, 29])
+    # Sorted: 2 2 3 3 9 10 29 30. In three: 4 * 3 + 2 * 10 + 2 * 30 = 92, where equal numbers have 3 * 3 + 3 * 10 + 60 = 99.
+    assert [chunk.tolist() for chunk in by_length(lengths, 3)] == [[1, 4, 3, 6], [0, 5], [7, 2]]
+    assert [chunk.tolist() for chunk in by_length(lengths, 1)] == [[1, 4, 3, 6, 0, 5, 7, 2]]
+    for count in (0, 2, 5):
+        chunks = by_length(lengths[:count], 4)
+        assert len(chunks) == 4
+        assert sorted(i for chunk in chunks for i in chunk.tolist()) == list(range(count))
 
 
 @pytest.mark.parametrize("name", ["llama", "t5_tied_and_scaled"])
