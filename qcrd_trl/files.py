@@ -146,6 +146,8 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some file systems cannot flush a folder
+        if not path.is_dir():
+            raise
+        # some file systems cannot flush a folder
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """The student as it was at the start of each iteration: saved on disk, put in place to generate, put back."""
 
+import copy
 import hashlib
 import json
 import re
@@ -114,7 +115,10 @@ class Snapshots:
                 # Not `save_pretrained`: the names are to be those of the modules, whatever a model renames on saving.
                 tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
                 save_file(tensors, aside / _WEIGHTS[kind], metadata={"format": "pt"})
-                model.config.save_pretrained(aside)
+                config = copy.deepcopy(model.config)  # as `save_pretrained` of a model writes it
+                config.architectures = [type(model).__name__]
+                config.dtype = str(next(model.parameters()).dtype).split(".")[1]
+                config.save_pretrained(aside)
             state = {
                 "kind": kind,
                 "iteration": iteration,

@@ -44,6 +44,7 @@ def upcoming_rows(
     if type(batches) is not BatchSampler or size is None or per_epoch is None:
         return None
     rows: set[int] = set()
+    together = size * shared
     size *= accumulation * shared
     step, end = first_step, first_step + num_steps
     while step < end:
@@ -54,7 +55,7 @@ def upcoming_rows(
             return None
         rows.update(order[start * size : stop * size])
         if stop == per_epoch and num_processes > 1:
-            rows.update(order[:size])  # the last batches are filled up from the first
+            rows.update(order[: -len(order) % together])  # the last batches are filled up from the first
         step += stop - start
     return rows
 

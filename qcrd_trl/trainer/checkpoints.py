@@ -1,6 +1,7 @@
 """Checkpoints that are whole or not there, and that hold what a run needs to go on exactly as it was."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import Trainer
 
 from ..errors import TrainingError
-from ..files import UNFINISHED, is_disk_error, put_in_place
+from ..files import UNFINISHED, is_disk_error, put_in_place, remove_unfinished
 from .meter import Meter
 
 
@@ -71,6 +72,15 @@ class ResumableTrainer(Trainer):
         if self.args.should_save:
             self._rotate(run_dir)
 
+    def _run_epoch(self, *args, **kwargs):
+        # Resumed after its last step, in the middle of an epoch, a run would make one more.
+        if self.state.global_step >= self.state.max_steps:
+            # As after the last step of the run that was not stopped.
+            self._load_rng_state(kwargs.get("resume_from_checkpoint"))
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def _name_best_checkpoint(self, written: Path, final: Path) -> None:
         if self.state.best_model_checkpoint != str(written):
             return
@@ -79,17 +89,21 @@ class ResumableTrainer(Trainer):
             self.state.save_to_json(str(written / transformers.trainer.TRAINER_STATE_NAME))
 
     def _rotate(self, run_dir: Path) -> None:
-        if hasattr(self, "_rotate_checkpoints"):
-            self._rotate_checkpoints(use_mtime=True, output_dir=str(run_dir))
+        """As the base class, but a checkpoint loses its name before its files, and age goes by the step, not the clock."""
+        limit = self.args.save_total_limit
+        remove_unfinished(run_dir)
+        if not limit or limit <= 0:
             return
-        from transformers.trainer_utils import rotate_checkpoints
-
-        rotate_checkpoints(
-            output_dir=str(run_dir),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=True,
-        )
+        found = [path for path in run_dir.glob("checkpoint-*") if path.name[11:].isdigit()]
+        found.sort(key=lambda path: int(path.name[11:]))
+        kept = {run_dir / f"checkpoint-{self.state.global_step}"}
+        if self.state.best_model_checkpoint is not None:
+            kept.add(Path(self.state.best_model_checkpoint))
+        surplus = len(found) - max(limit, len(kept))
+        for path in [path for path in found if path not in kept][: max(surplus, 0)]:
+            aside = path.with_name(f"{UNFINISHED}removed-{path.name}")
+            os.replace(path, aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -147,8 +161,9 @@ class MeterPart:
 
 
 def _cannot_write(run_dir: Path, name: str, err: Exception) -> str:
-    whole = sorted(run_dir.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)
-    newest = f"The newest whole checkpoint is {whole[-1].name}." if whole else "There is no earlier checkpoint."
+    whole = [path.name for path in run_dir.glob("checkpoint-*") if path.name[11:].isdigit()]
+    whole = sorted(whole, key=lambda name: int(name[11:]))
+    newest = f"The newest whole checkpoint is {whole[-1]}." if whole else "There is no earlier checkpoint."
     return f"{name} could not be written to {str(run_dir)!r}: {err}. {newest} Make room, and resume from it."
 
 

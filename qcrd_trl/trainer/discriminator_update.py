@@ -90,7 +90,7 @@ class DiscriminatorUpdate:
         folder = folder / DISCRIMINATOR_FOLDER
         self.load(folder)
         if (folder / OPTIMIZER_NAME).is_file():
-            state = torch.load(folder / OPTIMIZER_NAME, map_location=self.accelerator.device, weights_only=True)
+            state = torch.load(folder / OPTIMIZER_NAME, map_location="cpu", weights_only=True)
             self.optimizer.load_state_dict(state)
 
 

@@ -357,7 +357,8 @@ class QCRDTrainer(RowsTrainer):
         self._meters["train"].reset()
         self._meters["run"].reset()
         self._generated.take_scores()  # those of a run that was interrupted
-        return super().train(*args, **kwargs)
+        output = super().train(*args, **kwargs)
+        return output._replace(training_loss=output.metrics["train_loss"])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and not self._evaluating:
