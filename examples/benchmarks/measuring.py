@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -222,7 +223,7 @@ def load(path: str):
 
     from qcrd_trl.models import load_model
 
-    model = load_model(path)
+    model = load_model(path, is_trainable=True)
     if torch.cuda.is_available():
         return model.to("cuda")
     for tensor in (*model.parameters(), *model.buffers()):
@@ -385,10 +386,14 @@ def questions_of(path: str, count: int) -> list[dict]:
     return chosen
 
 
-def spread(rows: list, count: int) -> list:
-    """Some of the rows, at even distances."""
+def spread(rows: list[dict], count: int) -> list[dict]:
+    """Some of the questions, at even distances in the order of what their rationales hold, shuffled again."""
     count = min(count, len(rows))
-    return [rows[place * len(rows) // count] for place in range(count)]
+    sides = ("positive_rationales", "negative_rationales")
+    ranked = sorted(rows, key=lambda row: sum(len(text) for side in sides for text in row[side]))
+    chosen = [ranked[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
+    random.Random(0).shuffle(chosen)
+    return chosen
 
 
 def training_arguments(folder: str, bf16: bool) -> dict:

@@ -11,7 +11,7 @@ negatives or else one of another question. All trainers get the same student wit
   (negatives.py tells what that takes).
 
 Measured are whole training steps, optimizer included. The trainers take turns on parts of the data, each part one epoch long;
-`--measured` questions are taken at even distances. Memory is the peak above the loaded student while one part is trained on,
+`--measured` questions are taken, short and long ones alike. Memory is the peak above the loaded student while one part is trained on,
 each figure that of a process of its own.
 """
 
