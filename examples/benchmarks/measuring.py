@@ -134,13 +134,12 @@ class Peak:
         import torch
 
         self.mib, self._on_gpu = None, torch.cuda.is_available()
-        gc.collect()
+        trim()  # what was freed must not serve the block
         if self._on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             self._before = torch.cuda.memory_allocated() / MIB
         elif sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed must not serve the block
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts anew
             self._before = status("VmRSS")
         return self
@@ -152,6 +151,14 @@ class Peak:
             self.mib = torch.cuda.max_memory_allocated() / MIB - self._before
         elif sys.platform == "linux":
             self.mib = status("VmHWM") - self._before
+
+
+def trim() -> None:
+    """Gives memory that is not used any more back to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def status(name: str) -> float:
@@ -177,6 +184,7 @@ def in_own_process(work: Callable, *args) -> object:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
         if kept is not None:
             os.environ["MALLOC_MMAP_THRESHOLD_"] = kept
+    trim()  # the other process needs the room
     here, there = processes.Pipe(duplex=False)
     process = processes.Process(target=_answer, args=(there, work, args))
     process.start()
