@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -133,13 +134,12 @@ class Peak:
         import torch
 
         self.mib, self._on_gpu = None, torch.cuda.is_available()
-        gc.collect()
+        trim()  # what was freed must not serve the block
         if self._on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             self._before = torch.cuda.memory_allocated() / MIB
         elif sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed must not serve the block
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts anew
             self._before = status("VmRSS")
         return self
@@ -151,6 +151,14 @@ class Peak:
             self.mib = torch.cuda.max_memory_allocated() / MIB - self._before
         elif sys.platform == "linux":
             self.mib = status("VmHWM") - self._before
+
+
+def trim() -> None:
+    """Gives memory that is not used any more back to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def status(name: str) -> float:
@@ -176,6 +184,7 @@ def in_own_process(work: Callable, *args) -> object:
         del os.environ["MALLOC_MMAP_THRESHOLD_"]
         if kept is not None:
             os.environ["MALLOC_MMAP_THRESHOLD_"] = kept
+    trim()  # the other process needs the room
     here, there = processes.Pipe(duplex=False)
     process = processes.Process(target=_answer, args=(there, work, args))
     process.start()
@@ -222,7 +231,7 @@ def load(path: str):
 
     from qcrd_trl.models import load_model
 
-    model = load_model(path)
+    model = load_model(path, is_trainable=True)
     if torch.cuda.is_available():
         return model.to("cuda")
     for tensor in (*model.parameters(), *model.buffers()):
@@ -385,10 +394,14 @@ def questions_of(path: str, count: int) -> list[dict]:
     return chosen
 
 
-def spread(rows: list, count: int) -> list:
-    """Some of the rows, at even distances."""
+def spread(rows: list[dict], count: int) -> list[dict]:
+    """Some of the questions, at even distances in the order of what their rationales hold, shuffled again."""
     count = min(count, len(rows))
-    return [rows[place * len(rows) // count] for place in range(count)]
+    sides = ("positive_rationales", "negative_rationales")
+    ranked = sorted(rows, key=lambda row: sum(len(text) for side in sides for text in row[side]))
+    chosen = [ranked[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
+    random.Random(0).shuffle(chosen)
+    return chosen
 
 
 def training_arguments(folder: str, bf16: bool) -> dict:

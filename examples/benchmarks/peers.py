@@ -11,12 +11,11 @@ negatives or else one of another question. All trainers get the same student wit
   (negatives.py tells what that takes).
 
 Measured are whole training steps, optimizer included. The trainers take turns on parts of the data, each part one epoch long;
-`--measured` questions are taken at even distances. Memory is the peak above the loaded student while one part is trained on,
+`--measured` questions are taken, short and long ones alike. Memory is the peak above the loaded student while one part is trained on,
 each figure that of a process of its own.
 """
 
 import argparse
-import gc
 import statistics
 import tempfile
 import time
@@ -58,8 +57,6 @@ def main(argv: list[str] | None = None) -> None:
     questions = measuring.spread(measuring.questions_of(args.dataset, args.questions), args.measured)
     parts = [questions[start : start + args.part] for start in range(0, len(questions), args.part)]
     with tempfile.TemporaryDirectory() as folder:
-        times = speeds(args, parts, folder)
-        gc.collect()
         # The longest part: the peak is that of the widest step.
         longest = max(parts, key=lambda part: sum(len(text) for row in part for text in row["positive_rationales"]))
         sizes = (args.rank, args.per_step, args.rows_per_step, args.bf16)
@@ -67,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             name: measuring.in_own_process(peak, name, args.model, longest, sizes, f"{folder}/{name}-memory")
             for name in PEERS
         }
+        times = speeds(args, parts, folder)
     rows = [row(name, times, memory, parts) for name in PEERS]
     positives = statistics.mean(len(question["positive_rationales"]) for question in questions)
     negatives = statistics.mean(len(question["negative_rationales"]) for question in questions)
