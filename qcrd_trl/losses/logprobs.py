@@ -83,7 +83,7 @@ def states_nll(
     Tokens are taken a few at a time, each with the whole vocabulary. With a frozen head the gradient with respect to the
     states, which is that of one token times a number that only comes later, is taken in the same sweep: as many matrix
     products as with full logits. With a trained head the logits are computed once more in the backward pass, of the
-    tokens alone whose loss has a gradient.
+    tokens alone whose loss has a gradient; those of a single tile are held instead.
 
     Args:
         states (`torch.Tensor`): last hidden states, shape `(num_tokens, hidden_size)`.
@@ -108,7 +108,8 @@ def states_nll(
     form = LogitForm() if form is None else form
     trains_head = weight.requires_grad or (bias is not None and bias.requires_grad)
     ahead = torch.is_grad_enabled() and states.requires_grad and not trains_head
-    nll, predicted = _StatesNLL.apply(states, weight, bias, targets, form, predicts, tile, ahead)
+    holds = torch.is_grad_enabled() and trains_head and len(targets) <= tile
+    nll, predicted = _StatesNLL.apply(states, weight, bias, targets, form, predicts, tile, ahead, holds)
     return nll, predicted if predicts else None
 
 
@@ -122,22 +123,25 @@ def head_logits(
 
 class _StatesNLL(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, states, weight, bias, targets, form, predicts, tile, ahead):
+    def forward(ctx, states, weight, bias, targets, form, predicts, tile, ahead, holds):
         nll = torch.empty(targets.shape, dtype=torch.float32, device=states.device)
         predicted = torch.zeros_like(targets)
         slopes = torch.empty_like(states) if ahead else None
+        held = None
         with torch.autocast(states.device.type, enabled=False):
             head = _Head(weight, bias, form, states.dtype)
             for start in range(0, len(targets), tile):
                 rows = slice(start, start + tile)
-                logits, slope = head.logits(states[rows], ahead)
+                logits, slope = head.logits(states[rows], ahead or holds)
                 if predicts:
                     predicted[rows] = logits.argmax(-1)
                 logprobs = torch.log_softmax(logits, -1)
                 nll[rows] = -logprobs.gather(1, targets[rows, None])[:, 0]
                 if ahead:
                     slopes[rows] = head.to_states(_logit_gradient(logprobs, targets[rows], slope))
-        ctx.save_for_backward(slopes, *(() if ahead else (states, weight, bias, targets)))
+                elif holds:
+                    held = _logit_gradient(logprobs, targets, slope)
+        ctx.save_for_backward(slopes, *(() if ahead else (states, weight, bias, targets, held)))
         ctx.settings = (form, tile)
         ctx.mark_non_differentiable(predicted)
         return nll, predicted
@@ -146,8 +150,8 @@ class _StatesNLL(torch.autograd.Function):
     def backward(ctx, gradient, _):
         slopes, *rest = ctx.saved_tensors
         if slopes is not None:
-            return ((slopes.float() * gradient[:, None]).to(slopes.dtype), *([None] * 7))
-        (states, weight, bias, targets), (form, tile) = rest, ctx.settings
+            return ((slopes.float() * gradient[:, None]).to(slopes.dtype), *([None] * 8))
+        (states, weight, bias, targets, held), (form, tile) = rest, ctx.settings
         to_states, to_weight, to_bias = ctx.needs_input_grad[:3]
         d_states = torch.zeros_like(states) if to_states else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if to_weight else None
@@ -157,8 +161,11 @@ class _StatesNLL(torch.autograd.Function):
             # Rationales that were not picked have a gradient of 0: nothing of theirs is computed again.
             for rows in gradient.nonzero()[:, 0].split(tile):
                 chosen = states[rows]
-                logits, slope = head.logits(chosen, True)
-                d_logits = _logit_gradient(torch.log_softmax(logits, -1), targets[rows], slope)
+                if held is None:
+                    logits, slope = head.logits(chosen, True)
+                    d_logits = _logit_gradient(torch.log_softmax(logits, -1), targets[rows], slope)
+                else:
+                    d_logits = held[rows]
                 d_logits.mul_(gradient[rows, None])
                 if to_states:
                     d_states[rows] = head.to_states(d_logits).to(states.dtype)
@@ -167,7 +174,7 @@ class _StatesNLL(torch.autograd.Function):
                 if to_bias:
                     d_bias += d_logits.sum(0)
         d_weight = None if d_weight is None else d_weight.to(weight.dtype)
-        return d_states, d_weight, None if d_bias is None else d_bias.to(bias.dtype), *([None] * 5)
+        return d_states, d_weight, None if d_bias is None else d_bias.to(bias.dtype), *([None] * 6)
 
 
 class _Head:
