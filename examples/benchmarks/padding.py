@@ -38,9 +38,8 @@ def padding_of(rows: list[dict], order: list[int], batch_size: int, passes: int)
             add("flat", one.inputs["attention_mask"].sum(), one.inputs["input_ids"].numel())
         for one in shared_passes(*parts, batch["rationale_question"], MaskForm(), torch.float32, num_passes=passes):
             add("shared", 0, one.inputs["input_ids"].numel())
-        for i in order[
-            start : start + batch_size
-        ]:  # each rationale repeats the prompt's last token in place of its own
+        for i in order[start : start + batch_size]:
+            # Each rationale repeats the prompt's last token in place of its own.
             completions = rows[i]["positive_ids"] + rows[i]["negative_ids"]
             prompt = len(rows[i]["explain_prompt_ids"]) - 1 if completions else 0
             add("shared", prompt + sum(map(len, completions)), 0)
@@ -56,7 +55,7 @@ def main() -> None:
     tokenize = RowTokenizer(prepare_tokenizer(load_tokenizer(args.model)), StudentFormat(max_length=args.max_length))
     rows = [tokenize(row, index) for index, row in enumerate(load_dataset_from(args.dataset))]
     print(f"{len(rows)} questions; part of the places that is padding, in percent:")
-    print("questions  order              passes  labels  flat  shared  shared and labels")
+    print("questions  order              passes  labels  flat  shared  shared and labels  of those, of labels")
     for batch_size in (8, 16):
         shuffled = list(RandomSampler(rows, generator=torch.Generator().manual_seed(0)))
         grouped = LengthGroupedSampler([row["length"] for row in rows], batch_size).order(0)
@@ -64,7 +63,9 @@ def main() -> None:
             for passes in (1, 2, 4):
                 counts = padding_of(rows, order, batch_size, passes)
                 counts["both"] = [a + b for a, b in zip(counts["labels"], counts["shared"], strict=True)]
-                shares = [100 * (1 - used / places) for used, places in counts.values()]
+                labels, places = counts["labels"], counts["both"][1]
+                shares = [100 * (1 - used / wide) for used, wide in counts.values()]
+                shares.append(100 * (labels[1] - labels[0]) / places)
                 cells = "  ".join(f"{share:6.1f}" for share in shares)
                 print(f"{batch_size:>9}  {name:<17}  {passes:>6}  {cells}", flush=True)
 
