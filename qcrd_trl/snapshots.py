@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -187,7 +188,9 @@ class Snapshots:
         try:
             with self._opened(folder, weights) as stored:
                 _write(weights, stored.get_tensor)
-            yield model  # the file is closed: mapped, its pages would count as memory in use
+            # The file is closed by now: mapped, its pages would count as memory in use.
+            with _idle_adapter_left_out(model, weights):
+                yield model
         finally:
             _write(weights, own.__getitem__)
 
@@ -238,6 +241,25 @@ def _checked(folder: Path) -> dict:
 
 def _article(kind: str) -> str:
     return "an adapter" if kind == "adapter" else "a whole model"
+
+
+@contextmanager
+def _idle_adapter_left_out(model: nn.Module, weights: dict[str, torch.Tensor]) -> Iterator[None]:
+    """
+    An adapter that adds 0 to every layer, as that of the untrained student does, is not computed. Only the layers' flag is
+    changed: PEFT's own switch would also decide anew what requires grad.
+    """
+    is_plain = isinstance(model, PeftModel) and all(".lora_A." in name or ".lora_B." in name for name in weights)
+    is_idle = is_plain and not any(bool(tensor.any()) for name, tensor in weights.items() if ".lora_B." in name)
+    layers = [module for module in model.modules() if is_idle and isinstance(module, BaseTunerLayer)]
+    flags = [layer._disable_adapters for layer in layers]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer, flag in zip(layers, flags, strict=True):
+            layer._disable_adapters = flag
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import measuring
 from measuring import number
@@ -82,6 +83,7 @@ def speeds(args: argparse.Namespace) -> list[dict]:
     from qcrd_trl.models import load_tokenizer, prepare_tokenizer
     from qcrd_trl.sampling.generate import pad_prompts
     from qcrd_trl.sampling.negatives import NegativeQuestion, NegativeSampler, NegativeSettings
+    from qcrd_trl.snapshots import Snapshots
 
     model, tokenizer = student_of(args), prepare_tokenizer(load_tokenizer(args.model))
     form = StudentFormat()
@@ -91,8 +93,12 @@ def speeds(args: argparse.Namespace) -> list[dict]:
     def sampler(temperature, prompts, tokens):
         how = NegativeSettings(temperature=temperature, max_new_tokens=tokens, batch_size=args.batch_size)
         questions = [NegativeQuestion(str(i), ids) for i, ids in enumerate(prompts)]
-        with measuring.precision(args.bf16):
-            report = NegativeSampler(model, tokenizer, how).sample(questions, 0, 0, progress=False)[1]
+        # As the callback does it: from a snapshot, put in place of the student's weights.
+        with tempfile.TemporaryDirectory() as folder:
+            snapshots = Snapshots(Path(folder))
+            snapshots.save(model, 0, 0)
+            with snapshots.activated(model, 0), measuring.precision(args.bf16):
+                report = NegativeSampler(model, tokenizer, how).sample(questions, 0, 0, progress=False)[1]
         return report.tokens
 
     def plain(temperature, prompts, tokens):
