@@ -82,11 +82,13 @@ def test_all_savings_against_none(tmp_path, name, adapter):
     assert_same(one, other)
 
 
-@pytest.mark.parametrize("switches", list(itertools.product([False, True], repeat=3))[1:-1])
-@pytest.mark.parametrize("name", ["llama", "t5"])
-def test_each_combination(tmp_path, name, switches):
+@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "t5", "bart"])
+def test_each_combination(tmp_path, name, adapter):
     """Each saving must be exact whatever the others are, or a user who switches one off gets another loss."""
-    assert_same(one_step(tmp_path, name, OFF), one_step(tmp_path, name, dict(zip(NAMES, switches, strict=True))))
+    plain = one_step(tmp_path, name, OFF, adapter)
+    for switches in list(itertools.product([False, True], repeat=3))[1:-1]:
+        assert_same(plain, one_step(tmp_path, name, dict(zip(NAMES, switches, strict=True)), adapter))
 
 
 @pytest.mark.parametrize(
@@ -121,15 +123,17 @@ def test_gradient_checkpointing(tmp_path, name, adapter):
     assert_same(one, other)
 
 
-@pytest.mark.parametrize(("name", "adapter"), [("llama", False), ("llama", True), ("gemma3", False), ("bart", False)])
+@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "t5", "bart"])
 def test_bfloat16(tmp_path, name, adapter):
     """Autocast keeps the weights cast in a pass without a graph, and gives them to the next: they would get no gradient."""
     one, other = (one_step(tmp_path, name, switches, adapter, bf16=True) for switches in (OFF, ON))
     exact = one_step(tmp_path, name, OFF, adapter)
-    assert_same(one, other, relative=0.05)
+    rounding = 0.1 if name == "t5" else 0.05  # the plain version's own, asserted below
+    assert_same(one, other, relative=rounding)
     # It is as far from single precision as the plain version is, not farther.
     error, plain = (flat(run.student[0]) - flat(exact.student[0]) for run in (other, one))
-    assert 1e-4 < plain.norm() < 0.05 * flat(exact.student[0]).norm()
+    assert 1e-4 < plain.norm() < rounding * flat(exact.student[0]).norm()
     assert error.norm() < 1.5 * plain.norm()
 
 
