@@ -77,6 +77,18 @@ class SamplingSettings:
     stop: tuple[str, ...] = ()
 
 
+def status_of(text: str | None, finish_reason: str | None) -> str:
+    """
+    What becomes of a completion that came: `filtered` if a content filter ended it, `truncated` if the limit of tokens did
+    (also before any text), `empty` without text, else `ok`.
+    """
+    if finish_reason == "content_filter":
+        return "filtered"
+    if finish_reason == "length":
+        return "truncated"
+    return "ok" if text is not None and text.strip() else "empty"
+
+
 @dataclass
 class TeacherStats:
     """What a backend counts while it runs, for the progress bar and the report."""
@@ -94,10 +106,12 @@ class Teacher(ABC):
     Attributes:
         name (`str`): the model's name, as records carry it.
         stats ([`TeacherStats`]): counts so far.
+        chat (`bool`): whether it takes messages (the default) or plain texts.
     """
 
     name: str
     stats: TeacherStats
+    chat: bool = True
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -117,7 +131,8 @@ class Teacher(ABC):
     ) -> Iterator[tuple[TeacherRequest, list[TeacherCompletion]]]:
         """
         Answers requests, each as soon as it is done, in any order. Every sample asked for comes back once: one that cannot
-        be had has status `failed`. Requests are drawn from the iterable as there is room, so it may be long.
+        be had has status `failed`. The samples of a request may come in parts. Requests are drawn from the iterable as there
+        is room, so it may be long.
 
         The iterator may be closed early (Ctrl-C): what is in flight is given up then.
 
