@@ -51,10 +51,8 @@ class NotingTeacher(Teacher):
                         file.write(json.dumps([request.id, index]) + "\n")
                 if self.name.startswith("slow"):
                     time.sleep(0.02)
-                yield (
-                    request,
-                    [self._complete(request, i, s, how) for i, s in zip(request.sample_indices, request.seeds)],
-                )
+                keys = zip(request.sample_indices, request.seeds, strict=True)
+                yield request, [self._complete(request, index, seed, how) for index, seed in keys]
         finally:
             self.closed += 1
 

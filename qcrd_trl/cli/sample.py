@@ -37,6 +37,7 @@ _OPTIONS = {
         "max_concurrency": "max_concurrency",
         "request_timeout": "timeout",
         "max_retries": "max_retries",
+        "api_key_env": "api_key_env",
     },
     "vllm": {"dtype": "dtype", "vllm_engine_args": "engine_args", "trust_remote_code": "trust_remote_code"},
 }
@@ -79,6 +80,8 @@ class SampleArguments:
             Seconds that an answer may take (openai).
         max_retries (`int`, *optional*):
             How often a request is repeated (openai).
+        api_key_env (`str`, *optional*):
+            Name of the environment variable that has the server's key (openai); `OPENAI_API_KEY` if left out.
         batch_size (`int`, *optional*):
             Samples at a time (transformers).
         dtype (`str`, *optional*):
@@ -147,6 +150,9 @@ class SampleArguments:
     max_concurrency: int | None = field(default=None, metadata={"help": "openai: requests in flight."})
     request_timeout: float | None = field(default=None, metadata={"help": "openai: seconds an answer may take."})
     max_retries: int | None = field(default=None, metadata={"help": "openai: how often a request is repeated."})
+    api_key_env: str | None = field(
+        default=None, metadata={"help": "openai: environment variable that has the key (OPENAI_API_KEY)."}
+    )
     batch_size: int | None = field(default=None, metadata={"help": "transformers: samples at a time (16)."})
     dtype: str | None = field(
         default=None, metadata={"help": "transformers, vllm: float32, bfloat16, float16 or auto (the checkpoint's)."}

@@ -207,12 +207,12 @@ def test_options_reach_the_backends(monkeypatch):
     made = []
     monkeypatch.setattr(command, "load_teacher", lambda *names, **options: made.append((names, options)))
     command._teacher(arguments(base_url="http://x", max_concurrency=4, request_timeout=3.0, max_retries=0))
-    command._teacher(arguments(prompt_format="plain"))
+    command._teacher(arguments(prompt_format="plain", api_key_env="MY_KEY"))
     command._teacher(arguments(teacher_backend="transformers", batch_size=2, load_in_8bit=True, device="cpu"))
     command._teacher(arguments(teacher_backend="vllm", vllm_engine_args='{"a": 1}', prompt_format="chat"))
     assert made == [
         (("openai", "t"), {"base_url": "http://x", "max_concurrency": 4, "timeout": 3.0, "max_retries": 0}),
-        (("openai", "t"), {"base_url": None, "chat": False}),
+        (("openai", "t"), {"base_url": None, "chat": False, "api_key_env": "MY_KEY"}),
         (
             ("transformers", "t"),
             {
