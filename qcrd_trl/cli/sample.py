@@ -348,4 +348,6 @@ def _columns(args: SampleArguments, present: list[str]) -> Columns:
 
 
 def _how_to_go_on(args: SampleArguments) -> str:
-    return f"What came is in {Path(args.output)}. Run the same command again to go on; nothing is asked for twice."
+    return (
+        f"What came is in {Path(args.output)}. Run the same command again to go on; nothing of it is asked for again."
+    )

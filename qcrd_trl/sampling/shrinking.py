@@ -82,7 +82,8 @@ def generate_shrinking(
         `list[list[int]]`: the new tokens of each row; what follows an EOS is arbitrary.
     """
     separate = is_encoder_decoder(model)
-    how = {"logits_processor": LogitsProcessorList([*processors, *([] if noise is None else [noise])])}
+    changing = [*processors, *([] if noise is None else [noise])]
+    how = {"logits_processor": LogitsProcessorList(changing)} if changing else {}
     if len(inputs["input_ids"]) < 2 * MIN_ROWS or not can_shrink(model):
         out = model.generate(**inputs, generation_config=copy.deepcopy(config), **how)
         return out[:, 1 if separate else inputs["input_ids"].shape[1] :].tolist()

@@ -1,5 +1,7 @@
 """What a teacher is asked, word for word."""
 
+from pathlib import Path
+
 import pytest
 
 from qcrd_trl.answers import TASK_KINDS, extract_answer
@@ -205,3 +207,14 @@ def test_settings_tell_all(tmp_path):
     assert set(settings) == fields
     assert settings["examples"][0]["choices"] == {"A": "roof", "B": "umbrella", "C": "towel", "D": "fountain"}
     assert json.loads(json.dumps(settings))["examples"] == settings["examples"]
+
+
+def test_the_example_of_the_docs(tmp_path):
+    """Whoever copies a template from the docs must not be told that it is wrong."""
+    docs = Path(__file__).resolve().parents[2] / "docs" / "sampling.md"
+    (tmp_path / "p.yaml").write_text(docs.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0])
+    prompt = load_prompt("choice", has_choices=True, prompt_file=str(tmp_path / "p.yaml"))
+    messages = prompt.render("Which is even?", {"A": "3", "B": "4"}, chat=True)
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+    assert messages[-1]["content"] == "Problem: Which is even?\nOptions:\n(A) 3\n(B) 4"
+    assert messages[2]["content"] == "<Explanation>: 3 rows of 4 eggs are 3 * 4 = 12 eggs.\n<Answer>: B"
