@@ -189,7 +189,7 @@ class TeacherSample:
         label (`Any`):
             The gold answer of the dataset's row; `None` where there is none.
         choices (`Any`):
-            The options of the dataset's row, as it has them; `None` where there are none.
+            The options of the dataset's row, letter to text; `None` where there are none.
         error (`str` or `None`):
             Why it failed.
     """
