@@ -23,3 +23,7 @@ class ModelError(QCRDError, ValueError):
 
 class TrainingError(QCRDError, RuntimeError):
     """Something that went wrong while the model ran, such as a loss that is not finite."""
+
+
+class TeacherError(QCRDError, RuntimeError):
+    """A teacher that cannot be reached, refuses its key, or does not know its model."""

@@ -150,3 +150,66 @@ class Negative:
     is_finished: bool
     reaches_label: bool | None = None
     quality: float | None = None
+
+
+SAMPLE_STATUSES = ("ok", "truncated", "empty", "filtered", "failed")
+
+
+@dataclass(frozen=True)
+class TeacherSample:
+    """
+    One line of a samples file: a text that a teacher was asked for, and what became of it.
+
+    The key (`id`, `sample_index`, `settings_hash`) stands once in a file.
+
+    Attributes:
+        id (`str`):
+            Key of the question.
+        prompt (`str` or `list[dict]`):
+            The question as the user's dataset has it, without the teacher's template.
+        sample_index (`int`):
+            Number of the sample, counted from 0.
+        text (`str` or `None`):
+            The completion as it came, never repaired; `None` where there is none.
+        finish_reason (`str` or `None`):
+            Why the teacher ended it, in the backend's word (`stop`, `length`, `content_filter`).
+        status (`str`):
+            One of `SAMPLE_STATUSES`. Only `ok` votes; `failed` is asked again by the next run.
+        model (`str`):
+            Name of the teacher.
+        temperature (`float`):
+            Sampling temperature.
+        seed (`int` or `None`):
+            Seed that was asked for.
+        settings_hash (`str`):
+            Hash of all that decides what is sampled.
+        usage (`Mapping[str, int]`):
+            `prompt_tokens` and `completion_tokens`, where the backend counts them. Of several samples from one request
+            the first carries the prompt's.
+        label (`Any`):
+            The gold answer of the dataset's row; `None` where there is none.
+        choices (`Any`):
+            The options of the dataset's row, letter to text; `None` where there are none.
+        error (`str` or `None`):
+            Why it failed.
+    """
+
+    id: str
+    prompt: str | list[dict[str, str]]
+    sample_index: int
+    text: str | None
+    finish_reason: str | None
+    status: str
+    model: str
+    temperature: float
+    seed: int | None
+    settings_hash: str
+    usage: Mapping[str, int] = field(default_factory=dict)
+    label: Any = None
+    choices: Any = None
+    error: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What stands once in a samples file."""
+        return self.id, self.sample_index, self.settings_hash

@@ -12,6 +12,7 @@ from ..version import __version__
 # One line a command. Its module, `qcrd_trl.cli.<name>` with `main(argv) -> int`, is imported only when it runs.
 COMMANDS = {
     "demo": "see the whole method work in about two minutes, offline",
+    "sample": "sample rationales from a teacher",
     "select": "turn sampled rationales into a training set by self-consistency",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import DataError
+from .draws import draw
 from .prompts import StudentFormat, completion_ids, has_lone_surrogate, is_conversational, prompt_ids
 
 
@@ -200,23 +201,6 @@ class RowTokenizer:
         longest = [len(out["predict_prompt_ids"]) + len(out["label_ids"])]
         longest += [len(out["explain_prompt_ids"]) + len(ids) for ids in out["positive_ids"] + out["negative_ids"]]
         return max(longest)
-
-
-def draw(count: int, *key: int) -> int:
-    """
-    A number in `[0, count)` that is a pure function of `key`: the same however the data are batched, shared out among
-    processes or resumed, which a stream of random numbers would not give. SplitMix64 over the parts of the key.
-    """
-    state = 0
-    for part in key:
-        state = (state ^ (int(part) & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK
-        state ^= state >> 31
-    return state % count
-
-
-_MASK = (1 << 64) - 1
 
 
 def _wrong_type(index: int, column: str, expected: str, got: Any) -> DataError:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, LogitsProcessor, PreTrainedTokenizerBase
 
 from ..models import base_model, is_encoder_decoder, keep_cpu_gradients
 from .shrinking import GumbelNoise, generate_shrinking
@@ -47,6 +47,7 @@ def generate_completions(
     seeds: Sequence[int] | None = None,
     share: tuple[int, int] = (0, 1),
     max_length: int | None = None,
+    processors: Sequence[LogitsProcessor] = (),
 ) -> list[Completion | None]:
     """
     Completions of tokenized prompts, greedy or sampled.
@@ -79,6 +80,8 @@ def generate_completions(
         max_length (`int`, *optional*):
             Largest number of tokens of the longest prompt of a batch and a completion together, or of a completion in an
             encoder-decoder model.
+        processors (`Sequence[LogitsProcessor]`, *optional*):
+            What changes the logits before a token is chosen; rows leave as they end, so that none may depend on its place.
 
     Returns:
         `list[Completion | None]`: one for each prompt, in their order; `None` for a prompt of another's share.
@@ -107,7 +110,7 @@ def generate_completions(
             limited = copy.deepcopy(config)
             rooms = [max_new_tokens] + [limit if is_encoder_decoder(model) else limit - skip for limit in limits]
             limited.max_new_tokens = max(1, min(rooms))
-            for i, ids in zip(chosen, generate_shrinking(model, inputs, limited, noise), strict=True):
+            for i, ids in zip(chosen, generate_shrinking(model, inputs, limited, noise, processors), strict=True):
                 completions[i] = _completion(ids, config.eos_token_id, tokenizer)
             bar.update(len(chosen))
     return completions

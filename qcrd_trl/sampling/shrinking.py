@@ -60,7 +60,11 @@ class GumbelNoise(LogitsProcessor):
 
 
 def generate_shrinking(
-    model: nn.Module, inputs: dict[str, torch.Tensor], config: GenerationConfig, noise: GumbelNoise | None = None
+    model: nn.Module,
+    inputs: dict[str, torch.Tensor],
+    config: GenerationConfig,
+    noise: GumbelNoise | None = None,
+    processors: Sequence[LogitsProcessor] = (),
 ) -> list[list[int]]:
     """
     What `model.generate` gives, but without the rows that have ended: whenever half of the rows have, generation goes on
@@ -72,12 +76,14 @@ def generate_shrinking(
             for a decoder-only model.
         config ([`~transformers.GenerationConfig`]): greedy; `max_new_tokens` and `eos_token_id` are read.
         noise ([`GumbelNoise`], *optional*): makes samples of it.
+        processors (`Sequence[LogitsProcessor]`, *optional*): change the logits before the noise does.
 
     Returns:
         `list[list[int]]`: the new tokens of each row; what follows an EOS is arbitrary.
     """
     separate = is_encoder_decoder(model)
-    how = {} if noise is None else {"logits_processor": LogitsProcessorList([noise])}
+    changing = [*processors, *([] if noise is None else [noise])]
+    how = {"logits_processor": LogitsProcessorList(changing)} if changing else {}
     if len(inputs["input_ids"]) < 2 * MIN_ROWS or not can_shrink(model):
         out = model.generate(**inputs, generation_config=copy.deepcopy(config), **how)
         return out[:, 1 if separate else inputs["input_ids"].shape[1] :].tolist()
