@@ -13,6 +13,7 @@ from ..version import __version__
 COMMANDS = {
     "demo": "see the whole method work in about two minutes, offline",
     "select": "turn sampled rationales into a training set by self-consistency",
+    "report": "show what was sampled or selected, as a table and a picture",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
     "negatives": "export the negatives that a run generated",
