@@ -178,9 +178,8 @@ def report_samples(args: ReportArguments, notes: list[str] | None = None) -> dic
     others: set[str] = set()
     with _open_rows(args, source, notes.append) as (rows, text_cells):
         for question, sample in samples_of_rows(rows, columns, str(args.samples), text_cells):
-            found = None if sample is None else sample.get("settings_hash")
-            if args.settings_hash is not None and found != args.settings_hash:
-                others.add(str(found))
+            if args.settings_hash is not None and (sample or {}).get("settings_hash") != args.settings_hash:
+                others.add(str((sample or {}).get("settings_hash")))
                 continue
             report.add(question, sample)
     described = report.as_dict()

@@ -107,7 +107,7 @@ def _bars(axes, methods: Mapping[str, Mapping[str, Any]], baseline: float) -> No
             )
             axes.text(x, value + error + 1, f"{value:.0f}", ha="center", va="bottom", fontsize=9)
     axes.axhline(100 * baseline, color=GREY, linewidth=1, linestyle="--", label="most frequent answer")
-    axes.set_title("Held-out questions (whiskers: one standard error)")
+    axes.set_title("Held-out questions (± one standard error)")
     axes.set_xticks(range(len(MEASURES)), MEASURES.values())
     axes.set_ylabel("right, %")
     axes.set_ylim(0, 128)

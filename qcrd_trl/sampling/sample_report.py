@@ -154,7 +154,7 @@ class SamplesReport:
     def _meet(self, question: AskedQuestion) -> None:
         label = question.label
         prompt_hash = hash(question.prompt if isinstance(question.prompt, str) else repr(question.prompt))
-        label_hash = hash(str(label))
+        label_hash = hash(label)
         asked = self._asked.get(question.id)
         if asked is None:
             self._asked[question.id] = _Asked(question.row, prompt_hash, label_hash, self._label(question))

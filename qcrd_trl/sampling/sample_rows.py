@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,14 @@ class AskedQuestion:
         row (`int`): the row's number, counted from 0.
         id (`str`): its key.
         prompt (`Any`): the question; `None` where the row has none.
-        label (`Any`): the gold answer; `None` where there is none.
+        label (`str` or `None`): the gold answer; `None` where there is none.
         choices (`Callable[[], Mapping[str, str] | None]`): reads its options, letter to text.
     """
 
     row: int
     id: str
     prompt: Any
-    label: Any
+    label: str | None
     choices: Callable[[], Mapping[str, str] | None]
 
 
@@ -192,9 +193,7 @@ class _Reader:
             yield question, (item if isinstance(item, dict) else {"text": item})
 
     def _question(self, row: Mapping[str, Any], index: int, key: str) -> AskedQuestion:
-        label = row.get(self._columns["label"])
-        if (isinstance(label, str) and not label.strip()) or (isinstance(label, float) and math.isnan(label)):
-            label = None
+        label = self._label(row, index)
         column = self._columns["choices"]
         return AskedQuestion(
             index,
@@ -203,6 +202,21 @@ class _Reader:
             label,
             lambda: read_choices(self._cell(row, column, index), column, index),
         )
+
+    def _label(self, row: Mapping[str, Any], index: int) -> str | None:
+        """The label in the user's own words; a number that is not text gets the plain form of its value."""
+        label = row.get(self._columns["label"])
+        if label is None or (isinstance(label, str) and not label.strip()):
+            return None
+        if isinstance(label, str):
+            return label
+        if isinstance(label, int) and not isinstance(label, bool):
+            return str(label)
+        if isinstance(label, float) and math.isnan(label):
+            return None
+        if isinstance(label, float) and math.isfinite(label):
+            return str(int(label)) if label.is_integer() else f"{Decimal(repr(label)):f}"
+        raise self._wrong_type(self._columns["label"], index, "a text or a number as label", label)
 
     def _id(self, row: Mapping[str, Any], index: int) -> str | None:
         column = self._columns["id"]
@@ -222,5 +236,5 @@ class _Reader:
         shown = shown if len(shown) <= 60 else shown[:60] + "..."
         return DataError(
             f"{self._name}, column {column!r}, row {row} (rows count from 0): expected {expected}, got "
-            f"{type(got).__name__} {shown}. Name the right columns with --samples_column and --id_column."
+            f"{type(got).__name__} {shown}. Name the right columns with --samples_column, --id_column and --label_column."
         )

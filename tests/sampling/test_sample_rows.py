@@ -15,7 +15,7 @@ def read(rows, text_cells=False, **columns):
 
 def test_columns_are_found():
     """What `qcrd sample` writes and what a user has are read without a flag."""
-    assert read([{"id": "a", "text": "x", "label": 1}]) == [("a", 1, "x")]
+    assert read([{"id": "a", "text": "x", "label": 1}]) == [("a", "1", "x")]
     assert read([{"id": 7, "rationales": ["x", {"text": "y"}]}]) == [("7", None, "x"), ("7", None, "y")]
     assert read([{"k": "a", "s": ["x"], "g": "2"}], id="k", samples="s", label="g") == [("a", "2", "x")]
 
@@ -57,6 +57,12 @@ def test_no_label(label):
     assert read([{"id": "a", "text": "x", "label": label}]) == [("a", None, "x")]
 
 
+@pytest.mark.parametrize(("label", "text"), [(18, "18"), (18.0, "18"), (0.1, "0.1"), (" B ", " B ")])
+def test_labels_that_are_numbers(label, text):
+    """A column of numbers is floats as soon as one is missing: the text 18.0 is no class and no letter."""
+    assert read([{"id": "a", "text": "x", "label": label}]) == [("a", text, "x")]
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
@@ -68,6 +74,8 @@ def test_no_label(label):
         ([{"id": "a", "rationales": [{"t": "x"}]}], {}, 'a "text"'),
         ([{"id": "a", "rationales": ["x"]}, {"id": "a", "rationales": ["y"]}], {}, "row 1 .*'a' has stood"),
         ([{"id": None, "text": "x"}], {}, "identifies the question, got NoneType"),
+        ([{"id": "a", "text": "x", "label": ["3"]}], {}, r"column 'label', row 0 .*a text or a number"),
+        ([{"id": "a", "text": "x", "label": True}], {}, r"a text or a number as label, got bool"),
         ([{"id": 1.5, "text": "x"}], {}, "identifies the question, got float"),
     ],
 )
