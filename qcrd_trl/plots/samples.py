@@ -23,6 +23,7 @@ from .style import (
 
 
 _MOST_BARS = 16
+_MOST_LENGTHS = 40
 _OUTCOMES = {
     "right": ("majority is the label", Look(BLUE)),
     "wrong": ("majority is not the label", Look(ORANGE, hatch="//")),
@@ -103,7 +104,8 @@ def grouped_bars(axes: Any, series: Mapping[str, tuple[Look, Mapping[str, int]]]
     names = [str(start) if width == 1 else f"{start}–{start + width - 1}" for start in bins]
     axes.set_xticks(range(len(bins)), names, rotation=0 if width == 1 else 45)
     whole_numbers(axes.yaxis)
-    axes.legend()
+    axes.set_ylim(top=1.15 * axes.get_ylim()[1])
+    axes.legend(loc="upper center", ncols=2)  # over the bars
 
 
 def _agreement(axes: Any, agreement: Mapping[str, Any]) -> None:
@@ -117,7 +119,8 @@ def _agreement(axes: Any, agreement: Mapping[str, Any]) -> None:
     handles, labels = axes.get_legend_handles_labels()
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if label != "no vote"]
     if shown:
-        axes.legend(*zip(*shown, strict=True), loc="upper left")
+        axes.legend(*zip(*shown, strict=True), loc="upper left", ncols=2, columnspacing=1)
+        axes.set_ylim(top=1.2 * axes.get_ylim()[1])  # room for the legend over the bars
     dress(axes, "Agreement of the votes", "share of the votes that the most frequent answer has, %", "questions")
 
 
@@ -143,9 +146,12 @@ def _length_histogram(axes: Any, lengths: Mapping[str, Any]) -> None:
     else:
         sizes = [int(size) for size in found["histogram"]]
         # a few very long texts must not press all others into one bar
-        end = min(max(sizes), max(int(found["p95"] * 1.6), 1)) + 1
+        width = -(
+            -(min(max(sizes), int(found["p95"] * 1.6)) + 1) // _MOST_LENGTHS
+        )  # whole, or bars hold unequal ranges
+        end = width * min(_MOST_LENGTHS, max(sizes) // width + 1)
         axes.hist(
-            [min(size, end - 1) for size in sizes], bins=min(40, end), range=(0, end),
+            [min(size, end - 1) for size in sizes], bins=range(0, end + 1, width),
             weights=list(found["histogram"].values()), color=SKY, edgecolor="white", linewidth=0.4,
         )  # fmt: skip
         axes.axvline(found["median"], color=BLACK, linewidth=1.5, label=f"median {found['median']:,.0f}")
@@ -173,7 +179,7 @@ def _statuses(axes: Any, report: Mapping[str, Any]) -> None:
     _name_rows(axes, names)
     largest = max([1, *counts.values()])
     for place, count in enumerate(counts.values()):
-        share = f" ({100 * count / report['samples']:.1f} %)" if report["samples"] else ""
+        share = f" ({100 * (count / report['samples']):.1f} %)" if report["samples"] else ""
         axes.annotate(f"{count:,}{share}", (count, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_xlim(0, largest * 1.4)
     whole_numbers(axes.xaxis)
