@@ -106,6 +106,8 @@ RULES = [
         (*(HEAVY - {"torch", "safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks"),
     ),
     ((".sampling", ".data"), (".trainer", ".callbacks", ".cli")),
+    # Pictures take plain values: who has them passes them.
+    ((".plots",), (*(HEAVY - {"safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks")),
     # The loss and its settings know nothing of who makes the rationales. The trainer attaches the callback that does,
     # and the callback knows a trainer only by what it is given.
     (
@@ -177,6 +179,7 @@ def test_answers_need_only_the_standard_library():
         ("trainer.qcrd_trainer", "from ..evaluation import evaluate_student"),
         ("trainer.qcrd_trainer", "from ..cli import common"),
         ("evaluation", "from .cli.common import parse_arguments"),
+        ("plots.samples", "from ..sampling.sample_report import AGREEMENT_BINS"),
     ],
 )
 def test_the_check_sees_a_violation(module, source):

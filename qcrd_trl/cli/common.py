@@ -14,6 +14,9 @@ from trl import TrlParser
 from ..errors import ConfigError, QCRDError
 
 
+_POSITIONAL = "argument_without_flag"
+
+
 class CommandParser(TrlParser):
     """
     [`~trl.TrlParser`] that also checks what a YAML file says.
@@ -28,10 +31,23 @@ class CommandParser(TrlParser):
             What help and errors call the command, such as `"qcrd select"`.
         description (`str`, *optional*):
             One line for the help.
+        positional (`str`, *optional*):
+            The field that may also be given without its flag.
     """
 
-    def __init__(self, dataclass_types: Sequence[type], prog: str, description: str | None = None):
+    def __init__(
+        self,
+        dataclass_types: Sequence[type],
+        prog: str,
+        description: str | None = None,
+        positional: str | None = None,
+    ):
         super().__init__(dataclass_types=dataclass_types, prog=prog, description=description, allow_abbrev=False)
+        self._positional = positional
+        if positional is not None:
+            self.add_argument(_POSITIONAL, metavar=positional.upper(), nargs="?", help=f"The same as --{positional}.")
+            flag = next(action for action in self._actions if action.dest == positional)
+            self._needs_positional, flag.required = flag.required, False
         self.add_argument("--config", metavar="FILE", help="YAML file with values for these flags; flags override it.")
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
@@ -71,6 +87,20 @@ class CommandParser(TrlParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggest(unknown[0], known)}")
         return (*outputs, unknown) if return_remaining_strings else tuple(outputs)
 
+    def parse_known_args(self, args=None, namespace=None):
+        """Gives the argument without a flag to its field; a flag and no flag for the same field is an error."""
+        namespace, rest = super().parse_known_args(args, namespace)
+        if self._positional is not None:
+            value = vars(namespace).pop(_POSITIONAL, None)
+            flags = (f"--{self._positional}", f"--{self._positional.replace('_', '-')}")
+            if value is not None and any(arg.split("=", 1)[0] in flags for arg in args or ()):
+                self.error(f"argument {self._positional.upper()}: given twice, once with {flags[0]}")
+            if value is not None:
+                setattr(namespace, self._positional, value)
+            if self._needs_positional and getattr(namespace, self._positional) is None:
+                self.error(f"the following argument is required: {self._positional.upper()}")
+        return namespace, rest
+
     def error(self, message: str):
         """One line: the flags are far too many to print them before what matters."""
         self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` shows the flags)\n")
@@ -97,7 +127,11 @@ class CommandParser(TrlParser):
 
 
 def parse_arguments(
-    argv: Sequence[str], *dataclass_types: type, prog: str, description: str | None = None
+    argv: Sequence[str],
+    *dataclass_types: type,
+    prog: str,
+    description: str | None = None,
+    positional: str | None = None,
 ) -> tuple[Any, ...]:
     """
     Parses a command's arguments.
@@ -111,6 +145,8 @@ def parse_arguments(
             What help and errors call the command, such as `"qcrd select"`.
         description (`str`, *optional*):
             One line for the help.
+        positional (`str`, *optional*):
+            The field that may also be given without its flag.
 
     Returns:
         `tuple`: One instance a dataclass.
@@ -127,7 +163,7 @@ def parse_arguments(
     >>> (args,) = parse_arguments(["--model", "gpt2"], Arguments, prog="qcrd train")
     ```
     """
-    return CommandParser(dataclass_types, prog=prog, description=description).parse(argv)
+    return CommandParser(dataclass_types, prog=prog, description=description, positional=positional).parse(argv)
 
 
 def _check_file(path: Path) -> None:

@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "see the whole method work in about two minutes, offline",
     "sample": "sample rationales from a teacher",
     "select": "turn sampled rationales into a training set by self-consistency",
+    "report": "show what was sampled or selected, as a table and a picture",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
     "negatives": "export the negatives that a run generated",

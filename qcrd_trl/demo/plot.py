@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..plots.style import BLACK, BLUE, GREEN, GREY, ORANGE, VERMILION, dress, new_figure, save_figure
 
-# Okabe and Ito's colours, which are told apart with any kind of colour vision; dashes and hatches tell the same again.
-COLOURS = {"label_only": "#E69F00", "dss": "#0072B2", "qcrd": "#D55E00"}
+
+COLOURS = {"label_only": ORANGE, "dss": BLUE, "qcrd": VERMILION}
 DASHES = {"label_only": ":", "dss": "--", "qcrd": "-"}
 HATCHES = {"label_only": "..", "dss": "//", "qcrd": ""}
-GREY = "#555555"
 MEASURES = {
     "label_accuracy": "label\npredicted",
     "answer_accuracy": "answer of\nrationale",
@@ -40,23 +40,22 @@ def plot_demo(
         path (`str` or `os.PathLike`):
             Where to save it.
     """
-    figure = Figure(figsize=(13, 4.6), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # no display, and no state shared with the caller's own plots
-    label, rationale, accuracy = figure.subplots(1, 3)
-    figure.suptitle(title)
+    save_figure(lambda: _draw(methods, baseline, title), Path(path))
+
+
+def _draw(methods: Mapping[str, Mapping[str, Any]], baseline: float, title: str) -> Figure:
+    figure, (label, rationale, accuracy) = new_figure(1, 3, title, size=(13, 4.6))
     for method, outcome in methods.items():
         history = outcome["history"]
         _line(label, history, "nll/label", method, color=COLOURS[method], linestyle=DASHES[method])
         name = f"{method}, positives" if _has(history, "nll/negative") else method
         _line(rationale, history, "nll/positive", name, color=COLOURS[method], linestyle=DASHES[method])
-        _line(rationale, history, "nll/negative", f"{method}, negatives", color="#000000", linestyle="-.")
-        _line(
-            rationale, history, "loss/discriminator", f"{method}, discriminator (nats)", color="#009E73", linestyle=":"
-        )
+        _line(rationale, history, "nll/negative", f"{method}, negatives", color=BLACK, linestyle="-.")
+        _line(rationale, history, "loss/discriminator", f"{method}, discriminator (nats)", color=GREEN, linestyle=":")
     _finish(label, "Loss of the label (training)", "nats per token")
     _finish(rationale, "Losses of the rationales (training)", "nats per token")
     _bars(accuracy, methods, baseline)
-    figure.savefig(path, format="png")
+    return figure
 
 
 def _has(history: Sequence[Mapping[str, float]], name: str) -> bool:
@@ -70,12 +69,9 @@ def _line(axes, history: Sequence[Mapping[str, float]], name: str, label: str, *
 
 
 def _finish(axes, title: str, unit: str) -> None:
-    axes.set_title(title, fontsize=11)
-    axes.set_xlabel("step")
-    axes.set_ylabel(unit)
+    dress(axes, title, "step", unit, grid="both")
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
+    axes.legend()
 
 
 def _bars(axes, methods: Mapping[str, Mapping[str, Any]], baseline: float) -> None:
@@ -111,10 +107,10 @@ def _bars(axes, methods: Mapping[str, Mapping[str, Any]], baseline: float) -> No
             )
             axes.text(x, value + error + 1, f"{value:.0f}", ha="center", va="bottom", fontsize=9)
     axes.axhline(100 * baseline, color=GREY, linewidth=1, linestyle="--", label="most frequent answer")
-    axes.set_title("Held-out questions (whiskers: one standard error)", fontsize=11)
+    axes.set_title("Held-out questions (± one standard error)")
     axes.set_xticks(range(len(MEASURES)), MEASURES.values())
     axes.set_ylabel("right, %")
     axes.set_ylim(0, 128)
     axes.set_yticks(range(0, 101, 20))
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[1:] + handles[:1], labels[1:] + labels[:1], fontsize=9, ncols=2, loc="upper left")
+    axes.legend(handles[1:] + handles[:1], labels[1:] + labels[:1], ncols=2, loc="upper left")

@@ -1,0 +1,350 @@
+"""`qcrd report`: what a samples file or a training set holds, as a table and a picture."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ..answers import TASK_KINDS
+from ..data.sources import DATA_SUFFIXES, REPORT_FILE, load_rows
+from ..data.text_files import suffix
+from ..errors import ConfigError, DataError
+from ..files import whole_file
+from ..sampling.sample_report import SamplesReport
+from ..sampling.sample_rows import SampleColumns, read_sample_lines, samples_of_rows
+from ..version import __version__
+from .common import parse_arguments
+from .select import TRAIN_FILE, load_callable
+
+
+SETTINGS_SUFFIX = ".settings.json"  # `qcrd sample` writes this beside its output
+PLOTS_FOLDER = "plots"
+
+
+@dataclass
+class ReportArguments:
+    """
+    Arguments of `qcrd report`.
+
+    Args:
+        samples (`str`):
+            What to report on: a samples file (one sample a line, as `qcrd sample` writes it, or one question a row, in any
+            format that `qcrd select` reads), or the folder that `qcrd select` wrote.
+        task_kind (`str`, *optional*):
+            How the answer of a text is found, one of [`~qcrd_trl.answers.TASK_KINDS`]. Left out: what
+            `SAMPLES.settings.json` says, which `qcrd sample` writes.
+        output_dir (`str`, *optional*):
+            Folder of the picture. Left out: `plots` beside the samples file, or in the folder.
+        json (`str`, *optional*):
+            JSON file to write the figures to.
+        prompt_column (`str`, *optional*):
+            Column of the question; `prompt` if left out.
+        label_column (`str`, *optional*):
+            Column of the gold answer; `label` if left out and there.
+        samples_column (`str`, *optional*):
+            Column of the samples: a list a row, or one text a row; `rationales`, or else `text`, if left out.
+        choices_column (`str`, *optional*):
+            Column of the options of a multiple-choice question; `choices` if left out and there.
+        id_column (`str`, *optional*):
+            Column of the question's key; `id` if left out and there.
+        settings_hash (`str`, *optional*):
+            Report only the samples of this settings hash.
+        split (`str`, *optional*):
+            Split to read; the only one or `train` when left out.
+        dataset_config (`str`, *optional*):
+            Configuration of a dataset on the Hub.
+        task_callable (`str`, *optional*):
+            `module:function`, a function of yours from a text to its answer, or `None`.
+    """
+
+    samples: str = field(
+        metadata={"help": "Samples file, or folder that `qcrd select` wrote; also without --samples."}
+    )
+    task_kind: str | None = field(
+        default=None, metadata={"help": f"How the answer of a text is found: {', '.join(TASK_KINDS)}."}
+    )
+    output_dir: str | None = field(default=None, metadata={"help": "Folder of the picture; plots beside the samples."})
+    json: str | None = field(default=None, metadata={"help": "JSON file to write the figures to."})
+    prompt_column: str | None = field(default=None, metadata={"help": "Column of the question; prompt."})
+    label_column: str | None = field(default=None, metadata={"help": "Column of the gold answer; label."})
+    samples_column: str | None = field(
+        default=None, metadata={"help": "Column of the samples (a list a row, or one text a row); rationales or text."}
+    )
+    choices_column: str | None = field(default=None, metadata={"help": "Column of the options; choices."})
+    id_column: str | None = field(default=None, metadata={"help": "Column of the question's key; id."})
+    settings_hash: str | None = field(default=None, metadata={"help": "Only the samples of this settings hash."})
+    split: str | None = field(default=None, metadata={"help": "Split to read; train or the only one if left out."})
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a dataset on the Hub."})
+    task_callable: str | None = field(
+        default=None, metadata={"help": "module:function, from a text to its answer or None, in place of a kind."}
+    )
+
+    def __post_init__(self):
+        if self.task_kind is not None and self.task_kind not in TASK_KINDS:
+            raise ConfigError(f"Unknown task_kind {self.task_kind!r}: expected one of {', '.join(TASK_KINDS)}.")
+        if self.task_kind is not None and self.task_callable is not None:
+            raise ConfigError(f"Give task_kind {self.task_kind!r} or task_callable, not both.")
+        if self.json is not None and Path(self.json).expanduser().is_dir():
+            raise ConfigError(f"--json {self.json} is a folder: give a file.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """
+    Prints the table, draws the picture and writes the figures.
+
+    Args:
+        argv (`Sequence[str]`): flags.
+
+    Returns:
+        `int`: exit status, 0.
+    """
+    (args,) = parse_arguments(
+        argv,
+        ReportArguments,
+        prog="qcrd report",
+        description="Show what was sampled or selected, as a table and a picture.",
+        positional="samples",
+    )
+    source = Path(args.samples).expanduser()
+    kind = kind_of(source)
+    folder = _output_folder(args, source)
+    if args.json is not None:
+        _check_writable(Path(args.json).expanduser().absolute().parent, "--json")
+    report, picture = _REPORTS[kind](args, source, folder)
+    if args.json is not None:
+        with whole_file(Path(args.json).expanduser()) as aside:
+            aside.write_text(json.dumps(report, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
+    print(f"wrote {picture}" + (f" and {args.json}" if args.json else ""))
+    return 0
+
+
+def kind_of(source: Path) -> str:
+    """
+    What lies at a path.
+
+    Args:
+        source (`Path`): a file, a folder, or a name on the Hub.
+
+    Returns:
+        `str`: `"selection"` for a folder that `qcrd select` wrote, else `"samples"`.
+
+    Raises:
+        DataError: a folder that is neither.
+    """
+    if not source.is_dir():
+        return "samples"
+    if (source / REPORT_FILE).is_file() and (source / TRAIN_FILE).is_file():
+        return "selection"
+    names = [path.name for path in source.iterdir()] + [path.name for path in source.glob("data/*")]
+    if {"dataset_dict.json", "state.json"}.isdisjoint(names) and not any(
+        suffix(Path(name)) in DATA_SUFFIXES and name != REPORT_FILE for name in names
+    ):
+        raise DataError(
+            f"{source} is nothing to report on: expected a samples file, a folder of them, or a folder that `qcrd select` "
+            f"wrote ({TRAIN_FILE} and {REPORT_FILE})."
+        )
+    return "samples"
+
+
+# Samples
+
+
+def report_samples(args: ReportArguments, notes: list[str] | None = None) -> dict[str, Any]:
+    """
+    Counts a samples file, in one pass over a JSON Lines file and without keeping its texts.
+
+    Args:
+        args ([`ReportArguments`]): the settings.
+        notes (`list[str]`, *optional*): gets what the reader of the report should know about the file.
+
+    Returns:
+        `dict`: see [`~qcrd_trl.sampling.sample_report.SamplesReport.as_dict`].
+
+    Raises:
+        ConfigError: no task kind is known.
+        DataError: the source cannot be used; the message names the line or the row.
+    """
+    source = Path(args.samples).expanduser()
+    notes = [] if notes is None else notes
+    columns = SampleColumns(
+        **{name: getattr(args, f"{name}_column") for name in ("prompt", "label", "samples", "id", "choices")}
+    )
+    report = SamplesReport(_task_kind(args, source))
+    others: set[str] = set()
+    with _open_rows(args, source, notes.append) as (rows, text_cells):
+        for question, sample in samples_of_rows(rows, columns, str(args.samples), text_cells):
+            if args.settings_hash is not None and (sample or {}).get("settings_hash") != args.settings_hash:
+                others.add(str((sample or {}).get("settings_hash")))
+                continue
+            report.add(question, sample)
+    described = report.as_dict()
+    if not described["questions"]:
+        if others:
+            raise DataError(
+                f"{source} has no sample of settings hash {args.settings_hash!r}; it has: {', '.join(sorted(others))}."
+            )
+        raise DataError(f"{source} has no rows.")
+    if report.repeated:
+        notes.append(f"{report.repeated:,} samples stand more than once; each is counted once.")
+    return described
+
+
+class _open_rows:
+    """The rows of the source, with a progress bar on stderr while they are read."""
+
+    def __init__(self, args: ReportArguments, source: Path, note: Callable[[str], None]):
+        if source.is_file() and suffix(source) == ".jsonl":
+            total, unit = source.stat().st_size, {"unit": "B", "unit_scale": True}
+            self._lines: Iterator[tuple[Mapping[str, Any], int]] = read_sample_lines(source, note)
+            self._text_cells = False
+        else:
+            rows = load_rows(args.samples, args.split, args.dataset_config)
+            total, unit = rows.num_rows, {"unit": " rows"}
+            self._lines = ((row, 1) for row in rows)
+            self._text_cells = rows.text_cells
+        self._bar = tqdm(total=total, desc="reading", file=sys.stderr, **unit)
+
+    def __enter__(self) -> tuple[Iterator[Mapping[str, Any]], bool]:
+        return self._rows(), self._text_cells
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.close()
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        for row, size in self._lines:
+            self._bar.update(size)
+            yield row
+
+
+def _task_kind(args: ReportArguments, source: Path) -> Any:
+    if args.task_callable is not None:
+        return load_callable(args.task_callable)
+    if args.task_kind is not None:
+        return args.task_kind
+    path = source.with_name(source.name + SETTINGS_SUFFIX)
+    expected = f"expected --task_kind, one of {', '.join(TASK_KINDS)}, or --task_callable module:function"
+    if not source.exists() or not path.is_file():
+        raise _missing_kind(source, path, expected)
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {key: value["task_kind"] for key, value in settings.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} does not say the task kind ({type(error).__name__}: {error}): {expected}.") from error
+    chosen = {kind for key, kind in kinds.items() if args.settings_hash in (None, key)}
+    if len(chosen) != 1 or not chosen <= set(TASK_KINDS):
+        raise ConfigError(f"{path} names the task kinds {sorted(map(str, chosen))}: {expected}.")
+    return chosen.pop()
+
+
+def _missing_kind(source: Path, path: Path, expected: str) -> Exception:
+    if not source.exists() and (source.suffix or os.sep in str(source)):
+        return DataError(f"{source} does not exist.")
+    return ConfigError(f"No task_kind was given, and there is no {path.name} that says it: {expected}.")
+
+
+def _samples(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+    notes: list[str] = []
+    report = report_samples(args, notes)
+    # After everything was read, so that a wrong file is told at once.
+    from ..plots.samples import plot_samples
+    from ..plots.style import save_figure
+    from .report_tables import print_samples
+
+    print_samples(report, args.samples, notes)
+    picture = folder / f"{source.name.partition('.')[0] or 'samples'}.png"
+    title = f"{source.name}: {report['samples']:,} samples of {report['questions']:,} questions"
+    save_figure(lambda: plot_samples(report, title), picture)
+    return {"kind": "samples", **_provenance(args), "notes": notes, **report}, picture
+
+
+# A training set
+
+
+def _selection(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+    given = [
+        name
+        for name, value in asdict(args).items()
+        if value is not None and name not in ("samples", "output_dir", "json")
+    ]
+    if given:
+        raise ConfigError(
+            f"{source} is a training set, whose report.json has the figures: leave out --{', --'.join(given)}, or name the "
+            f"samples file."
+        )
+    try:
+        report = json.loads((source / REPORT_FILE).read_text(encoding="utf-8"))
+        missing = {"rows", "samples", "agreement", "gold", "positives_per_question", "negatives_per_question"} - set(
+            report
+        )
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{source / REPORT_FILE} cannot be read: {error}") from error
+    if missing:
+        raise DataError(
+            f"{source / REPORT_FILE} is no report of `qcrd select`: it has no {', '.join(sorted(missing))}."
+        )
+    shares = _shares_of_positives(source / TRAIN_FILE)
+    from ..plots.samples import plot_selection
+    from ..plots.style import save_figure
+    from .report_tables import print_selection
+
+    print_selection(report, args.samples)
+    picture = folder / "selection.png"
+    title = f"{source.resolve().name}: {report['rows']['out']:,} questions with {report['rows']['with_positive']:,} that have a positive"
+    save_figure(lambda: plot_selection(report, shares, title), picture)
+    return {"kind": "selection", **_provenance(args), "questions_by_share_of_positives": shares, **report}, picture
+
+
+def _shares_of_positives(path: Path) -> list[int]:
+    """Questions by the share of positives among their rationales, in ten bins; those without a rationale left out."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    bins = [0] * 10
+    try:
+        file = pq.ParquetFile(path)
+        for batch in file.iter_batches(columns=["positive_rationales", "negative_rationales"]):
+            sizes = [pc.fill_null(pc.list_value_length(column), 0).to_pylist() for column in batch.columns]
+            for m, k in zip(*sizes, strict=True):
+                if m + k:
+                    bins[min(9, 10 * m // (m + k))] += 1
+    except ValueError as error:  # pyarrow's errors, and a column that is missing
+        raise DataError(f"{path} cannot be read as a training set: {error}") from error
+    return bins
+
+
+_REPORTS = {"samples": _samples, "selection": _selection}
+
+
+# Output
+
+
+def _provenance(args: ReportArguments) -> dict[str, Any]:
+    given = {name: value for name, value in asdict(args).items() if value is not None}
+    return {"arguments": given, "versions": {"qcrd_trl": __version__}}
+
+
+def _output_folder(args: ReportArguments, source: Path) -> Path:
+    if args.output_dir is not None:
+        folder = Path(args.output_dir).expanduser()
+    elif source.exists():
+        folder = (source if source.is_dir() else source.parent) / PLOTS_FOLDER
+    else:
+        folder = Path(PLOTS_FOLDER)
+    _check_writable(folder, "output_dir")
+    return folder
+
+
+def _check_writable(folder: Path, name: str) -> None:
+    """Before the samples are read, which may take minutes."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"{name} {folder} cannot be made: {existing} is a file. Name another folder.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{name} {folder} cannot be written: no permission for {existing}. Name another with --output_dir."
+        )
