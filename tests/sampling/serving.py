@@ -162,7 +162,11 @@ class FaultServer:
                 pass
 
         self._stopped = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+        class Listener(ThreadingHTTPServer):
+            request_queue_size = 128  # of 5, a burst of new connections waits a second
+
+        self._server = Listener(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
