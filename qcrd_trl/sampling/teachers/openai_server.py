@@ -12,21 +12,14 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+import openai
+
 from ...errors import ConfigError, TeacherError
 from .base import SamplingSettings, Teacher, TeacherCompletion, TeacherRequest, TeacherStats
 from .concurrency import Gate, LoopThread
+from .openai_asking import Asker
+from .openai_policy import Dialect, RetryPolicy
 from .server_errors import ServerFault, redact
-
-
-try:
-    import openai
-
-    from .openai_asking import Asker
-    from .openai_policy import Dialect, RetryPolicy
-except ImportError as error:
-    if error.name not in ("openai", "tenacity"):
-        raise
-    openai = None
 
 
 logger = logging.getLogger(__name__)
@@ -68,7 +61,7 @@ class OpenAITeacher(Teacher):
             How long to wait between retries, and when to give up. Its `max_retries` is replaced by the argument above.
 
     Raises:
-        [`ConfigError`]: an argument that cannot work, or the packages of the extra `teacher` are missing.
+        [`ConfigError`]: an argument that cannot work.
         [`TeacherError`]: OpenAI's own server without a key.
     """
 
@@ -81,12 +74,8 @@ class OpenAITeacher(Teacher):
         max_retries: int = 8,
         chat: bool = True,
         api_key_env: str = "OPENAI_API_KEY",
-        retry_policy: "RetryPolicy | None" = None,
+        retry_policy: RetryPolicy | None = None,
     ):
-        if openai is None:
-            raise ConfigError(
-                "A teacher behind a server needs the packages `openai` and `tenacity`: `pip install qcrd_trl[teacher]`."
-            )
         if not isinstance(model, str) or not model.strip():
             raise ConfigError(f"`model` must be the teacher's name on the server, got {model!r}.")
         for name, value, least in (("max_concurrency", max_concurrency, 1), ("max_retries", max_retries, 0)):
@@ -174,7 +163,7 @@ class OpenAITeacher(Teacher):
             yield request
 
     @contextmanager
-    def _asker(self, policy: "RetryPolicy", stats: TeacherStats) -> Iterator[tuple[LoopThread, "Asker"]]:
+    def _asker(self, policy: RetryPolicy, stats: TeacherStats) -> Iterator[tuple[LoopThread, Asker]]:
         key = self._key()
         client = openai.AsyncOpenAI(
             api_key=_PLACEHOLDER_KEY if key is None else key,
@@ -213,7 +202,7 @@ class OpenAITeacher(Teacher):
         return key
 
 
-def _result(loop: LoopThread, asker: "Asker", work: Any) -> Any:
+def _result(loop: LoopThread, asker: Asker, work: Any) -> Any:
     try:
         return loop.run(work)
     except ServerFault as error:
