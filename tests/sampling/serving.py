@@ -8,11 +8,12 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from qcrd_trl.sampling.teachers.base import SamplingSettings, TeacherRequest
+from qcrd_trl.sampling.teachers.base import SamplingSettings, Teacher, TeacherRequest
 from qcrd_trl.sampling.teachers.openai_policy import RetryPolicy
 from qcrd_trl.sampling.teachers.openai_server import OpenAITeacher
 
@@ -213,9 +214,14 @@ def ask(
     server: FaultServer | str, *requests: TeacherRequest, how: SamplingSettings = HOW, **options: Any
 ) -> list[Any]:
     """All completions of some requests, in the order of the questions."""
-    answers = dict(_keyed(teacher_of(server, **options).sample(requests, how)))
+    answers = answers_of(teacher_of(server, **options), requests, how)
     return [completion for asked in requests for completion in answers[asked.id]]
 
 
-def _keyed(answers: Any) -> Any:
-    return ((asked.id, completions) for asked, completions in answers)
+def answers_of(teacher: Teacher, requests: Iterable[TeacherRequest], how: SamplingSettings = HOW) -> dict[str, list]:
+    """The completions of each question, put together from their parts, in the order of the samples."""
+    answers: dict[str, list] = {}
+    for asked, completions in teacher.sample(requests, how):
+        assert completions, "a part without completions"
+        answers.setdefault(asked.id, []).extend(completions)
+    return {id: sorted(parts, key=lambda completion: completion.sample_index) for id, parts in answers.items()}

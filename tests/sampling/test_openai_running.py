@@ -1,11 +1,25 @@
 """Many requests to a server at once: how many, how they wait, how a run ends."""
 
+import os
+import signal
 import threading
 import time
 from itertools import pairwise
 
 import pytest
-from serving import HOW, QUICK, FaultServer, Reply, ask, chat_reply, error_reply, prepare, request, teacher_of
+from serving import (
+    HOW,
+    QUICK,
+    FaultServer,
+    Reply,
+    answers_of,
+    ask,
+    chat_reply,
+    error_reply,
+    prepare,
+    request,
+    teacher_of,
+)
 
 from qcrd_trl.errors import ConfigError, TeacherError
 from qcrd_trl.sampling.teachers.base import SamplingSettings
@@ -177,6 +191,36 @@ def test_an_interrupted_run_leaves_nothing_behind(end):
         assert len(server.seen) == sent <= 5
 
 
+def test_ctrl_c_while_all_wait():
+    """A wait that does not listen to signals keeps the user at a dead terminal until the server answers."""
+    with FaultServer(delay=30.0) as server:
+        answers = teacher_of(server, max_concurrency=4, timeout=60.0).sample(map(request, range(9)), HOW)
+        timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+        started = time.monotonic()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(answers)
+        assert 0.9 < time.monotonic() - started < 10
+        assert threads() == set()
+    assert len(server.seen) >= 1
+
+
+def test_samples_come_as_they_are_answered():
+    """A question's first samples, held back until its last, are paid for again if the run is killed between."""
+    slow = chat_reply("slow", delay=3.0)
+    with FaultServer(chat_reply("a"), chat_reply("b"), slow, chat_reply("c")) as server:
+        started = time.monotonic()
+        parts = teacher_of(server).sample([request(0, 4)], HOW)
+        first = [next(parts)[1] for _ in range(3)]
+        assert time.monotonic() - started < 2.5
+        last = next(parts)[1]
+        assert list(parts) == []
+    assert [len(part) for part in [*first, last]] == [1, 1, 1, 1]
+    assert {part[0].text for part in first} == {"a", "b", "c"}
+    assert last[0].text == "slow"
+    assert sorted(part[0].sample_index for part in [*first, last]) == [0, 1, 2, 3]
+
+
 def test_inside_a_running_loop():
     """A notebook has a loop running in the thread that asks."""
     import asyncio
@@ -193,7 +237,7 @@ def test_a_teacher_can_be_asked_again():
     with FaultServer(chat_reply("a")) as server:
         teacher = teacher_of(server)
         for number in range(2):
-            [(_, completions)] = teacher.sample([request(number, 2)], HOW)
+            completions = answers_of(teacher, [request(number, 2)])[f"q{number}"]
             assert [c.status for c in completions] == ["ok", "ok"]
         teacher.close()
         teacher.close()
@@ -286,7 +330,7 @@ def test_a_server_that_is_gone_stops_the_run():
         with pytest.raises(TeacherError, match=r"has not answered any of 5 questions in a row.*run again"):
             rest()
     assert statuses[:10] == ["ok"] * 10
-    assert statuses.count("failed") == 4
+    assert 5 <= statuses.count("failed") <= 6  # one more may be in flight
 
 
 def test_a_server_that_refuses_from_the_start_stops_the_run():

@@ -1,9 +1,11 @@
 """Many requests at once behind a plain iterator: a bounded map in an event loop of its own, and a gate that slows all."""
 
 import asyncio
+import heapq
+import itertools
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TypeVar
@@ -50,57 +52,61 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
 
     def map(
-        self, work: Callable[[Item], Awaitable[Result]], items: Iterable[Item], limit: int
+        self, work: Callable[[Item, Callable[[Result], None]], Awaitable[None]], items: Iterable[Item], limit: int
     ) -> Iterator[tuple[Item, Result]]:
         """
         Does something with every item, with at most `limit` of them at once.
 
         Args:
-            work (`Callable[[Item], Awaitable[Result]]`): runs in the loop's thread.
+            work (`Callable`): `work(item, give)` runs in the loop's thread, and calls `give(result)` for each result, as
+                soon as it has it.
             items (`Iterable[Item]`): drawn in the caller's thread, one whenever there is room.
-            limit (`int`): largest number of items that are drawn and not given back.
+            limit (`int`): largest number of items that are drawn and not finished.
 
         Yields:
-            `(item, result)`, as they are done. Closing the iterator cancels the rest.
+            `(item, result)`, in the order in which they are given. Closing the iterator cancels the rest.
 
         Raises:
             What `work` or `items` raised; the rest is cancelled then.
         """
-        finished: SimpleQueue[tuple[Item, Result | None, BaseException | None]] = SimpleQueue()
+        given: SimpleQueue[Callable[[], tuple[Item, Result] | None]] = SimpleQueue()
 
         async def one(item: Item) -> None:
             try:
-                result = await work(item)
+                await work(item, lambda result: given.put(lambda: (item, result)))
             except BaseException as error:
-                finished.put((item, None, error))  # raised in the caller's thread
+                given.put(partial(_raise, error))  # in the caller's thread
                 if isinstance(error, asyncio.CancelledError):
                     raise
             else:
-                finished.put((item, result, None))
+                given.put(lambda: None)
 
-        source, is_drawn = iter(items), False
-        pending = 0
+        source, is_drawn, running = iter(items), False, 0
         try:
             while True:
-                if not is_drawn and pending < limit:
+                if not is_drawn and running < limit:
                     try:
                         item = next(source)
                     except StopIteration:
                         is_drawn = True
                     else:
                         asyncio.run_coroutine_threadsafe(one(item), self._loop)
-                        pending += 1
-                    if finished.empty():
+                        running += 1
+                    if given.empty():
                         continue
-                if not pending:
+                if not running:
                     return
-                item, result, error = finished.get()
-                pending -= 1
-                if error is not None:
-                    raise error
-                yield item, result
+                found = given.get()()
+                if found is None:
+                    running -= 1
+                else:
+                    yield found
         finally:
             self.run(_cancel_others())
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 async def _cancel_others() -> None:
@@ -131,16 +137,27 @@ class Gate:
         self._is_probing = True
         self._opens_at = 0.0
         self._narrowed_at = 0.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
 
-    async def enter(self) -> float:
-        """Waits for the turn of an attempt, first come first served. Returns the time on the loop's clock."""
+    def number(self) -> int:
+        """The number of a request, by which its attempts take their turns."""
+        return next(self._numbers)
+
+    async def enter(self, number: int) -> float:
+        """
+        Waits for the turn of an attempt. Returns the time on the loop's clock.
+
+        The oldest request goes first, also in its retries. At a strict limit all but the first of a round are refused: in
+        any other order the same one may be refused each time.
+
+        Args:
+            number (`int`): of the request, from [`Gate.number`].
+        """
         loop = asyncio.get_running_loop()
-        if not self._waiting and self._has_room():
-            self.active += 1
-            return loop.time()
         ticket = loop.create_future()
-        self._waiting.append(ticket)
+        heapq.heappush(self._waiting, (number, next(self._numbers), ticket))
+        self._admit()
         try:
             await ticket  # whoever hands it out counts it
         except asyncio.CancelledError:
@@ -192,7 +209,7 @@ class Gate:
 
     def _admit(self) -> None:
         while self._waiting and self._has_room():
-            ticket = self._waiting.popleft()
+            ticket = heapq.heappop(self._waiting)[-1]
             if not ticket.done():
                 self.active += 1
                 ticket.set_result(None)

@@ -69,9 +69,17 @@ class Asker:
         self._unanswered = 0
         self._equal = 0
 
-    async def answer(self, request: TeacherRequest, how: SamplingSettings) -> list[TeacherCompletion]:
+    async def answer(
+        self, request: TeacherRequest, give: Callable[[list[TeacherCompletion]], Any], how: SamplingSettings
+    ) -> None:
         """
-        All samples of a request, in the order of its indices. What the server gives too few of is asked for again.
+        Asks for all samples of a request. What the server gives too few of is asked for again.
+
+        Args:
+            request ([`TeacherRequest`]): the question.
+            give (`Callable`): takes the completions of each reply as soon as it is there, so that none is lost if the run
+                is killed while others are on their way.
+            how ([`SamplingSettings`]): how to sample.
 
         Raises:
             [`TeacherError`]: what stops the run.
@@ -79,16 +87,19 @@ class Asker:
         wanted = list(zip(request.sample_indices, request.seeds, strict=True))
         done: list[TeacherCompletion] = []
         faults: list[ServerFault] = []
+
+        async def ask(group: list[tuple[int, int]]) -> None:
+            completions, fault = await self._ask(request.prompt, group, how)
+            give(completions)
+            done.extend(completions)
+            faults.extend([] if fault is None else [fault])
+
         while wanted:
-            groups = [wanted] if self.takes.many else [[one] for one in wanted]
             # Groups of one wait for their turns at the gate, as all requests do.
-            replies = await asyncio.gather(*(self._ask(request.prompt, group, how) for group in groups))
-            for group, (completions, fault) in zip(groups, replies, strict=True):
-                done += completions
-                faults += [] if fault is None else [fault]
-                wanted = [one for one in wanted if one not in group[: len(completions)]]
+            await asyncio.gather(*map(ask, [wanted] if self.takes.many else [[one] for one in wanted]))
+            answered = {completion.sample_index for completion in done}
+            wanted = [one for one in wanted if one[0] not in answered]
         self._watch(faults, done, how)
-        return sorted(done, key=lambda completion: completion.sample_index)
 
     async def _ask(
         self, prompt: Any, wanted: list[tuple[int, int]], how: SamplingSettings
@@ -117,15 +128,16 @@ class Asker:
         def count(state: tenacity.RetryCallState) -> None:
             self.stats.retries += 1
 
+        number = self.gate.number()
         while True:
             try:
-                return await self.policy.retrying(count)(attempt, *args)
+                return await self.policy.retrying(count)(attempt, *args, number)
             except ServerFault as fault:
                 if fault.kind != "adapted":
                     raise
 
     async def _sample(
-        self, prompt: Any, wanted: list[tuple[int, int]], how: SamplingSettings
+        self, prompt: Any, wanted: list[tuple[int, int]], how: SamplingSettings, number: int
     ) -> tuple[list[Choice], dict[str, int], int | None]:
         """One attempt at a request for samples."""
         create = self.client.chat.completions if self.chat else self.client.completions
@@ -142,7 +154,7 @@ class Asker:
                 self.takes.one_by_one(f"gives 1 sample where n = {sent['n']} are asked for")
             return choices, usage
 
-        choices, usage = await self._attempt(send, read, sent)
+        choices, usage = await self._attempt(send, read, sent, number)
         self._has_answered, self._unanswered = True, 0
         self.stats.prompt_tokens += usage.get("prompt_tokens", 0)
         self.stats.completion_tokens += usage.get("completion_tokens", 0)
@@ -160,10 +172,10 @@ class Asker:
         return {name: value for name, value in sent.items() if self.takes.sends(name, value)}
 
     async def _attempt(
-        self, send: Callable[[], Awaitable[Any]], read: Callable[[bytes], Any], sent: dict[str, Any]
+        self, send: Callable[[], Awaitable[Any]], read: Callable[[bytes], Any], sent: dict[str, Any], number: int
     ) -> Any:
         """Sends a request once, when its turn has come, and reads the answer. Raises only [`ServerFault`]."""
-        started = await self.gate.enter()
+        started = await self.gate.enter(number)
         fault = None
         try:
             # The client's own timeout starts anew with every byte.
@@ -201,6 +213,7 @@ class Asker:
         if fault.wait is not None and fault.wait > self.policy.longest_asked:
             fault.kind = "wait"
         elif fault.wait and fault.status in (429, 503):
+            fault.is_held = True
             was_open = self.gate.close_for(fault.wait)
             if was_open and fault.wait >= _WORTH_TELLING:
                 logger.warning("The teacher asks to wait %.0f s: %s", fault.wait, fault.message)

@@ -44,7 +44,9 @@ class RetryPolicy:
         backoff = tenacity.wait_exponential_jitter(initial=self.first, max=self.longest, jitter=self.jitter)
 
         def wait(state: tenacity.RetryCallState) -> float:
-            return state.outcome.exception().wait or backoff(state)
+            fault = state.outcome.exception()
+            # What the server asks all to wait is waited at the gate, where the oldest request goes first.
+            return 0.0 if fault.is_held else fault.wait or backoff(state)
 
         return tenacity.AsyncRetrying(
             sleep=asyncio.sleep,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -128,9 +129,10 @@ class OpenAITeacher(Teacher):
             how = SamplingSettings(temperature=1.0, max_new_tokens=16)
             said = None
             try:
-                [completion] = loop.run(asker.answer(TeacherRequest("", prompt, (0,), (0,)), how))
-                if completion.status == "failed":
-                    said = f"The teacher at {asker.url} does not answer to {self.name!r}: {completion.error}."
+                completions: list[TeacherCompletion] = []
+                loop.run(asker.answer(TeacherRequest("", prompt, (0,), (0,)), completions.extend, how))
+                if completions[0].status == "failed":
+                    said = f"The teacher at {asker.url} does not answer to {self.name!r}: {completions[0].error}."
             except TeacherError as error:
                 said = str(error)
         if said is not None:
@@ -147,10 +149,12 @@ class OpenAITeacher(Teacher):
     def sample(
         self, requests: Iterable[TeacherRequest], how: SamplingSettings
     ) -> Iterator[tuple[TeacherRequest, list[TeacherCompletion]]]:
+        """
+        As [`Teacher.sample`] says. Where each sample is asked for by a request of its own, each comes by itself, in any order,
+        as soon as it is there.
+        """
         with self._asker(self.retry_policy, self.stats) as (loop, asker):
-            yield from loop.map(
-                lambda request: asker.answer(request, how), self._fitting(requests), self.max_concurrency
-            )
+            yield from loop.map(partial(asker.answer, how=how), self._fitting(requests), self.max_concurrency)
 
     def _fitting(self, requests: Iterable[TeacherRequest]) -> Iterator[TeacherRequest]:
         for request in requests:

@@ -61,6 +61,9 @@ class ServerFault(Exception):
             Seconds that the server asks to wait.
         parameter (`str`, *optional*):
             One of `PARAMETERS`.
+
+    Attributes:
+        is_held (`bool`): whether the gate lets nobody through for as long as the server asks to wait.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class ServerFault(Exception):
         self.status = status
         self.wait = wait
         self.parameter = parameter
+        self.is_held = False
 
 
 def redact(text: str, secret: str | None) -> str:
