@@ -116,6 +116,17 @@ RULES = [
     ),
     ((".callbacks", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
     ((".trainer",), (".evaluation", ".cli", ".demo")),
+    # A run against a server needs no model here.
+    (
+        tuple(
+            f".sampling.teachers.{name}"
+            for name in (
+                *("base", "concurrency", "server_errors"),
+                *("openai_asking", "openai_policy", "openai_replies", "openai_server"),
+            )
+        ),
+        (*HEAVY, "numpy", "scipy"),
+    ),
     ((".answers", ".records", ".metrics", ".evaluation", ".demo", ".files", ".negative_options"), (".cli",)),
 ]
 
@@ -219,6 +230,7 @@ def loaded_after(statement: str) -> set[str]:
         "import qcrd_trl; dir(qcrd_trl); qcrd_trl.__version__",
         "import qcrd_trl; qcrd_trl.extract_answer('The answer is 3.', 'number'); qcrd_trl.QCRDError",
         "import qcrd_trl.answers, qcrd_trl.records, qcrd_trl.errors",
+        "import qcrd_trl.sampling.teachers.openai_server",
     ],
 )
 def test_light_parts_do_not_load_torch(statement):
