@@ -297,8 +297,7 @@ def _count(report: SamplingReport, samples: list[TeacherSample]) -> None:
 
 def _shown(report: SamplingReport, teacher: Teacher) -> dict[str, int]:
     return {
-        "failed": report.statuses["failed"],
-        "errors": teacher.stats.errors,
+        "errors": report.statuses["failed"],
         "retries": teacher.stats.retries,
         "tokens": report.prompt_tokens + report.completion_tokens,
     }

@@ -84,7 +84,7 @@ def status_of(text: str | None, finish_reason: str | None) -> str:
     """
     if finish_reason == "content_filter":
         return "filtered"
-    if finish_reason == "length":
+    if finish_reason in ("length", "max_tokens", "model_length"):  # servers have words of their own
         return "truncated"
     return "ok" if text is not None and text.strip() else "empty"
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .base import status_of
 from .server_errors import ServerFault, fault_of, redact, shorten
 
 
@@ -76,15 +77,7 @@ def _read_choice(choice: dict[str, Any]) -> Choice:
         text = choice.get("text", 0)
     if text is not None and not isinstance(text, str):
         raise ServerFault("transient", "the answer has a choice without text", 200)
-    return Choice(text, reason, _status(text, reason, refusal))
-
-
-def _status(text: str | None, reason: str | None, refusal: Any) -> str:
-    if reason == "content_filter" or refusal:
-        return "filtered"
-    if reason in ("length", "max_tokens", "model_length"):
-        return "truncated"
-    return "ok" if text is not None and text.strip() else "empty"
+    return Choice(text, reason, "filtered" if refusal else status_of(text, reason))
 
 
 def _read_usage(usage: Any) -> dict[str, int]:
