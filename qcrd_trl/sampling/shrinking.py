@@ -1,13 +1,11 @@
 """Generation whose batch shrinks as rows end, so that few long completions do not keep all others waiting."""
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import nn
 from transformers import (
     GenerationConfig,
-    LogitsProcessor,
     LogitsProcessorList,
     PretrainedConfig,
     StoppingCriteria,
@@ -15,6 +13,7 @@ from transformers import (
 )
 
 from ..models import base_model, is_encoder_decoder
+from .draws import TokenDraws
 
 
 MIN_ROWS = 8  # below this, a step takes as long with fewer rows
@@ -33,34 +32,8 @@ class _HalfEnded(StoppingCriteria):
         return torch.full_like(now, bool(self.ended.sum() * 2 >= len(now)))
 
 
-class GumbelNoise(LogitsProcessor):
-    """
-    Makes the likeliest token a sample: the largest of logits / temperature + Gumbel noise has the distribution of a draw
-    from the softmax. Each row has random numbers of its own, so that what is drawn for it does not depend on the others.
-
-    Args:
-        seeds (`Sequence[int]`): a seed for each row.
-        temperature (`float`): sampling temperature.
-        device (`torch.device`): where the logits are.
-    """
-
-    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device):
-        self.temperature = temperature
-        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        noise = torch.empty_like(scores, dtype=torch.float32)
-        for row, generator in zip(noise, self._generators, strict=True):
-            row.exponential_(generator=generator)
-        return scores.float() / self.temperature - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Goes on with some of the rows."""
-        self._generators = [self._generators[row] for row in rows]
-
-
 def generate_shrinking(
-    model: nn.Module, inputs: dict[str, torch.Tensor], config: GenerationConfig, noise: GumbelNoise | None = None
+    model: nn.Module, inputs: dict[str, torch.Tensor], config: GenerationConfig, draws: TokenDraws | None = None
 ) -> list[list[int]]:
     """
     What `model.generate` gives, but without the rows that have ended: whenever half of the rows have, generation goes on
@@ -71,13 +44,13 @@ def generate_shrinking(
         inputs (`dict[str, torch.Tensor]`): `input_ids` and `attention_mask` of shape `(rows, length)`, padded on the left
             for a decoder-only model.
         config ([`~transformers.GenerationConfig`]): greedy; `max_new_tokens` and `eos_token_id` are read.
-        noise ([`GumbelNoise`], *optional*): makes samples of it.
+        draws ([`TokenDraws`], *optional*): makes samples of it.
 
     Returns:
         `list[list[int]]`: the new tokens of each row; what follows an EOS is arbitrary.
     """
     separate = is_encoder_decoder(model)
-    how = {} if noise is None else {"logits_processor": LogitsProcessorList([noise])}
+    how = {} if draws is None else {"logits_processor": LogitsProcessorList([draws])}
     if len(inputs["input_ids"]) < 2 * MIN_ROWS or not can_shrink(model):
         out = model.generate(**inputs, generation_config=copy.deepcopy(config), **how)
         return out[:, 1 if separate else inputs["input_ids"].shape[1] :].tolist()
@@ -110,8 +83,8 @@ def generate_shrinking(
         if left <= 0 or not goes_on.any():
             return done
         kept = goes_on.nonzero().flatten()
-        if noise is not None:
-            noise.keep(kept.tolist())
+        if draws is not None:
+            draws.keep(kept.tolist())
         rows, sequences, mask = rows[kept], out.sequences[kept], mask[kept]
         if separate:
             # The decoder reads again what it has written: `generate` goes on from a decoder's states wrongly.
