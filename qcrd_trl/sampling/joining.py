@@ -1,5 +1,6 @@
 """Generation whose batch is filled up with new prompts as rows end, so that it stays full as long as there are any."""
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from .draws import TokenDraws
 from .padding import pad_prompts
 
 
-PART = 8  # a batch takes in new prompts, or leaves ended rows out, once this part of it has ended
+PART = 8  # a batch takes in new prompts, or leaves ended rows out, once an eighth of it has ended
 ROOM = 64  # columns that are made at a time, at least
 
 
@@ -25,11 +26,12 @@ class _Window(DynamicLayer):
     not copied. Columns from `start` to `end` are in use; the rows of a batch end at the same column.
     """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor):
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: int):
         super().__init__()
         self.lazy_initialization(keys, values)
         self.start, self.end = 0, keys.shape[-2]
-        self._room = [keys, values]
+        # Zeros, because a column that a mask hides is still multiplied, by 0.
+        self._room = [states.new_zeros(rows, *states.shape[1:]) for states in (keys, values)]
         self._show()
 
     def _show(self) -> None:
@@ -100,6 +102,8 @@ class JoinedRows:
         self._forward = inspect.signature(base_model(model).forward).parameters
         self._seeds, self._temperature = seeds, temperature
         self._slots = min(slots, len(prompts))
+        # Prompts are read a few at a time, which are of like length: the longest of a whole batch would pad all of it.
+        self._group = max(1, self._slots // PART)
         self._next = 0  # prompt
         self._prompt: list[int | None] = []  # of each row
         self._length: list[int] = []  # columns that each row uses
@@ -124,7 +128,7 @@ class JoinedRows:
         while True:
             live = [row for row, prompt in enumerate(self._prompt) if prompt is not None]
             free = len(self._prompt) - len(live)
-            if free >= max(1, self._slots // PART) or not live:
+            if free >= self._group or not live:
                 if self._next < len(self.prompts):
                     self._join()
                     continue  # it may have ended with its first token
@@ -136,34 +140,26 @@ class JoinedRows:
     # ---- Rows that come and go ----
 
     def _begin(self) -> bool:
-        chosen = range(self._slots)
+        chosen = range(self._group)
         cache, mask, logits = self._read(chosen)
         plain = type(cache) is DynamicCache and all(type(layer) is DynamicLayer for layer in cache.layers)
         if not plain or any(len(layer.keys) != len(chosen) or layer.keys.ndim != 4 for layer in cache.layers):
             return False
-        self._device = mask.device
-        cache.layers = [_Window(layer.keys, layer.values) for layer in cache.layers]
-        self._cache, self._mask = cache, mask
-        self._prompt, self._length = [None] * len(chosen), [0] * len(chosen)
-        self._position = mask.new_zeros(len(chosen))
-        self._token = mask.new_zeros(len(chosen))
+        self._device, slots = mask.device, self._slots
+        self._cache = copy.copy(cache)
+        self._cache.layers = [_Window(layer.keys, layer.values, slots) for layer in cache.layers]
+        self._mask = mask.new_zeros(slots, mask.shape[1])
+        self._position, self._token = mask.new_zeros(slots), mask.new_zeros(slots)
+        self._prompt, self._length = [None] * slots, [0] * slots
         if self._temperature is not None:
-            self._draws = TokenDraws([0] * len(chosen), self._temperature, logits.device)
-        self._enter(list(chosen), chosen, logits)
+            self._draws = TokenDraws([0] * slots, self._temperature, logits.device)
+        self._enter(list(chosen), chosen, cache, mask, logits)
         return True
 
     def _join(self) -> None:
         rows = [row for row, prompt in enumerate(self._prompt) if prompt is None]
-        chosen = range(self._next, min(self._next + len(rows), len(self.prompts)))
-        rows = rows[: len(chosen)]
-        cache, mask, logits = self._read(chosen)
-        place, width = torch.tensor(rows, device=self._device), mask.shape[1]
-        for layer, new in zip(self._cache.layers, cache.layers, strict=True):
-            layer.put(place, new.keys, new.values)
-        end = self._cache.layers[0].end
-        self._mask[place] = 0
-        self._mask[place, end - width : end] = mask
-        self._enter(rows, chosen, logits)
+        chosen = range(self._next, min(self._next + min(len(rows), self._group), len(self.prompts)))
+        self._enter(rows[: len(chosen)], chosen, *self._read(chosen))
 
     def _read(self, chosen: range) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """States, mask and next logits of some prompts."""
@@ -178,13 +174,18 @@ class JoinedRows:
         self._name = "cache" if "cache" in out.keys() else "past_key_values"  # noqa: SIM118 (a mapping of its own kind)
         return out[self._name], mask, out.logits[:, -1]
 
-    def _enter(self, rows: list[int], chosen: range, logits: torch.Tensor) -> None:
+    def _enter(self, rows: list[int], chosen: range, cache: Any, mask: torch.Tensor, logits: torch.Tensor) -> None:
+        place, end = torch.tensor(rows, device=self._device), self._cache.layers[0].end
+        for layer, new in zip(self._cache.layers, cache.layers, strict=True):
+            layer.put(place, new.keys, new.values)
+        # Prompts come longest first, so what joins is not longer than what is there.
+        self._mask[place] = 0
+        self._mask[place, end - mask.shape[1] : end] = mask
         for row, prompt in zip(rows, chosen, strict=True):
             self._prompt[row], self._length[row] = prompt, len(self.prompts[prompt])
         self._next = chosen.stop
         if self._draws is not None:
             self._draws.start(rows, [self._seeds[i] for i in chosen])
-        place = torch.tensor(rows, device=self._device)
         self._position[place] = torch.tensor([len(self.prompts[i]) for i in chosen], device=self._device)
         self._write(rows, logits)
 
