@@ -58,7 +58,7 @@ class _Window(DynamicLayer):
         for place, states in enumerate((self.keys, self.values)):
             count = len(states) if rows is None else len(rows)
             room = states.new_empty(count, *states.shape[1:-2], length + columns, states.shape[-1])
-            room[..., :length, :] = states if rows is None else states[rows]
+            room[..., :length, :] = states if rows is None else states[rows.to(states.device)]
             self._room[place] = room
         self.start, self.end = 0, length
         self._show()
@@ -66,7 +66,7 @@ class _Window(DynamicLayer):
     def put(self, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Puts other states in the place of some rows, up to the column that all end at."""
         for room, states in zip(self._room, (keys, values), strict=True):
-            room[rows, ..., self.end - states.shape[-2] : self.end, :] = states
+            room[rows.to(room.device), ..., self.end - states.shape[-2] : self.end, :] = states
 
 
 class JoinedRows:
@@ -233,7 +233,7 @@ class JoinedRows:
         """Notes the next token of some rows, given their logits."""
         scores = logits.float() if self._draws is None else self._draws.ranked(logits, rows)
         tokens = scores.argmax(-1)
-        self._token[torch.tensor(rows, device=self._device)] = tokens
+        self._token[torch.tensor(rows, device=self._device)] = tokens.to(self._device)
         for row, token in zip(rows, tokens.tolist(), strict=True):
             prompt = self._prompt[row]
             if prompt is None:
