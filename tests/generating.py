@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from running import lora, trainer_of
 from tiny import PAD, ids, tiny_llama
@@ -151,7 +152,7 @@ def rationales_scored(trainer: Any, monkeypatch: Any) -> list[dict[str, list[tup
 def shortfall(model: nn.Module, prompt: list[int], negative: Negative) -> float:
     """
     By how much the tokens of a negative fall short of those that a model would draw: 0 but for rounding if they are its
-    own. A draw is the largest of logits / temperature + Gumbel noise, the noise of each negative from its own seed.
+    own. A draw is the largest of logits / temperature - log e, with exponential e of each negative from its own seed.
     """
     model.eval()
     tokens = list(negative.token_ids)
@@ -160,10 +161,10 @@ def shortfall(model: nn.Module, prompt: list[int], negative: Negative) -> float:
         logits = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([decoder])).logits[0]
     else:
         logits = model(input_ids=torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :]
-    generator = torch.Generator().manual_seed(negative.seed)
+    generator = np.random.Generator(np.random.SFC64(negative.seed))
     worst = 0.0
     for row, token in zip(logits.float(), tokens, strict=True):
-        drawn = row / negative.temperature - torch.empty_like(row).exponential_(generator=generator).log()
+        drawn = row / negative.temperature - torch.tensor(generator.standard_exponential(len(row))).log()
         worst = max(worst, (drawn.max() - drawn[token]).item())
     return worst
 

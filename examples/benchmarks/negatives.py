@@ -5,7 +5,8 @@
 Both ways sample from the whole distribution of the same student (with a LoRA adapter, as in training), for the same
 questions, in batches of the same size: the callback's sampler, and `model.generate` on batches in the order of the dataset,
 padded on the left. Counted are the tokens up to each sample's end, not what pads a batch to its longest sample. MODEL may be
-the folder of a trained student, whose samples end where they should.
+the folder of a trained student, whose samples end where they should. With `--shrinking` a third way takes its turn: the
+sampler as it is for models whose batches cannot be filled up, and only shrink.
 
 The part of a run is that of one epoch of the preset `qcrd` at its defaults: one negative a question and epoch.
 """
@@ -16,6 +17,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import measuring
 from measuring import number
@@ -25,6 +27,7 @@ GOAL = 1.3
 HEADER = [
     "temperature",
     "times plain's tokens a second",
+    "not filled up",
     "to reach",
     "tokens a second",
     "plain",
@@ -36,11 +39,12 @@ HEADER = [
 def main(argv: list[str] | None = None) -> None:
     parser = measuring.parser_of(__doc__, "8 questions, 24 new tokens, once; the part of a run on 4 questions")
     parser.add_argument("--dataset", required=True)
-    parser.add_argument("--questions", type=int, default=32)
+    parser.add_argument("--questions", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--max_new_tokens", type=int, default=96)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[1.5, 0.8])
     parser.add_argument("--repeats", type=int, default=2, help="rounds in which both ways take a turn")
+    parser.add_argument("--shrinking", action="store_true", help="also batches that are not filled up")
     parser.add_argument("--run_questions", type=int, default=16, help="of the run whose part is measured; 0: none")
     parser.add_argument("--run_max_new_tokens", type=int, default=256, help="its --negative_max_new_tokens")
     args = parser.parse_args(argv)
@@ -129,7 +133,11 @@ def speeds(args: argparse.Namespace) -> list[dict]:
         spent = measuring.timed(lambda: tokens.append(way(temperature, prompts, args.max_new_tokens)))
         return {**spent, "tokens": tokens[0]}
 
-    ways = {"sampler": sampler, "plain": plain}
+    def shrinking(temperature, prompts, tokens):
+        with mock.patch("qcrd_trl.sampling.generate.can_join", return_value=False):
+            return sampler(temperature, prompts, tokens)
+
+    ways = {"sampler": sampler, "plain": plain} | ({"shrinking": shrinking} if args.shrinking else {})
     rows = []
     for temperature in args.temperatures:
         for way in ways.values():
@@ -144,8 +152,10 @@ def speeds(args: argparse.Namespace) -> list[dict]:
                     one["tokens"] / one[clock] for one in runs[name]
                 )
         for clock in ("wall", "cpu"):
-            own, theirs = (row[f"tokens_per_second_{name}_{clock}"] for name in ways)
-            row[f"speedup_{clock}"] = own / theirs
+            speed = {name: row[f"tokens_per_second_{name}_{clock}"] for name in ways}
+            row[f"speedup_{clock}"] = speed["sampler"] / speed["plain"]
+            if args.shrinking:
+                row[f"speedup_shrinking_{clock}"] = speed["shrinking"] / speed["plain"]
         rows.append(row)
     return rows
 
@@ -187,6 +197,7 @@ def cells(row: dict, clock: str) -> list[str]:
     return [
         str(row["temperature"]),
         number(row[f"speedup_{clock}"]),
+        number(row.get(f"speedup_shrinking_{clock}")),
         number(GOAL),
         number(row[f"tokens_per_second_sampler_{clock}"], ".1f"),
         number(row[f"tokens_per_second_plain_{clock}"], ".1f"),

@@ -13,7 +13,10 @@ from tqdm import tqdm
 from transformers import GenerationConfig, LogitsProcessor, PreTrainedTokenizerBase
 
 from ..models import base_model, is_encoder_decoder, keep_cpu_gradients
-from .shrinking import GumbelNoise, generate_shrinking
+from .draws import TokenDraws
+from .joining import JoinedRows, can_join
+from .padding import pad_prompts
+from .shrinking import generate_shrinking
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def generate_completions(
     """
     Completions of tokenized prompts, greedy or sampled.
 
-    Prompts are sorted by length, so that batches hold little padding, and given back in their order. Padding is done
-    here, on the left for decoder-only models, so the tokenizer's `padding_side` is neither read nor changed.
+    Prompts are sorted by length, so that batches hold little padding, and given back in their order. As rows end, a batch is
+    filled up with the prompts that follow, where the model's states allow it (see [`can_join`]); elsewhere it shrinks.
+    Padding is done here, on the left for decoder-only models, so the tokenizer's `padding_side` is neither read nor changed.
 
     Args:
         model (`nn.Module`):
@@ -78,54 +82,61 @@ def generate_completions(
         share (`tuple[int, int]`, *optional*, defaults to `(0, 1)`):
             `(process, processes)`: of the batches, only every `processes`-th is generated here, starting at `process`.
         max_length (`int`, *optional*):
-            Largest number of tokens of the longest prompt of a batch and a completion together, or of a completion in an
-            encoder-decoder model.
+            Largest number of tokens of a prompt and its completion together, or of a completion in an encoder-decoder
+            model. Where a batch cannot be filled up, its longest prompt counts for all.
         processors (`Sequence[LogitsProcessor]`, *optional*):
             What changes the logits before a token is chosen; rows leave as they end, so that none may depend on its place.
+            Batches are not filled up then.
 
     Returns:
         `list[Completion | None]`: one for each prompt, in their order; `None` for a prompt of another's share.
     """
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    mine = range(share[0], len(batches), share[1])
-    completions: list[Completion | None] = [None] * len(prompts)
+    batches = batches[share[0] :: share[1]]
+    mine = [i for batch in batches for i in batch]
     config = _generation_config(model, tokenizer, max_new_tokens)
     if temperature is not None and seeds is None:
         seeds = torch.randint(2**62, (len(prompts),)).tolist()
     limits = [limit for limit in (max_length, _positions(model)) if limit is not None]
+
+    def room(prompt_tokens: int) -> int:
+        used = 0 if is_encoder_decoder(model) else prompt_tokens
+        return max(1, min([max_new_tokens, *(limit - used for limit in limits)]))
+
     keep_cpu_gradients(model)
-    bar = tqdm(total=sum(len(batches[i]) for i in mine), desc=desc, disable=not progress, leave=False)
+    tokens: dict[int, list[int]] = {}
+    bar = tqdm(total=len(mine), desc=desc, disable=not progress, leave=False)
     with preserved_random_state(), inference_mode(model), _own_config_away(model), bar:
-        for number in mine:
-            chosen = batches[number]
+        joined = None
+        if mine and not processors and can_join(model):
+            rows = JoinedRows(
+                model,
+                [prompts[i] for i in mine],
+                [room(len(prompts[i])) for i in mine],
+                config.eos_token_id,
+                tokenizer.pad_token_id,
+                batch_size,
+                None if temperature is None else [seeds[i] for i in mine],
+                temperature,
+            )
+            joined = rows.run(lambda prompt: bar.update())
+        if joined is not None:
+            tokens = dict(zip(mine, joined, strict=True))
+        for chosen in [] if joined is not None else batches:
             inputs = pad_prompts(
                 [prompts[i] for i in chosen], tokenizer.pad_token_id, left=not is_encoder_decoder(model)
             )
             inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-            noise = None
+            draws = None
             if temperature is not None:
-                noise = GumbelNoise([seeds[i] for i in chosen], temperature, model.device)
-            skip = 1 if is_encoder_decoder(model) else inputs["input_ids"].shape[1]
+                draws = TokenDraws([seeds[i] for i in chosen], temperature, model.device)
             limited = copy.deepcopy(config)
-            rooms = [max_new_tokens] + [limit if is_encoder_decoder(model) else limit - skip for limit in limits]
-            limited.max_new_tokens = max(1, min(rooms))
-            for i, ids in zip(chosen, generate_shrinking(model, inputs, limited, noise, processors), strict=True):
-                completions[i] = _completion(ids, config.eos_token_id, tokenizer)
+            limited.max_new_tokens = room(inputs["input_ids"].shape[1])
+            tokens |= zip(chosen, generate_shrinking(model, inputs, limited, draws, processors), strict=True)
             bar.update(len(chosen))
-    return completions
-
-
-def pad_prompts(prompts: Sequence[Sequence[int]], pad_token_id: int, left: bool) -> dict[str, torch.Tensor]:
-    """Token ids of several lengths to `input_ids` and `attention_mask`, each of shape `(prompts, longest)`."""
-    width = max(len(ids) for ids in prompts)
-    input_ids = torch.full((len(prompts), width), pad_token_id, dtype=torch.long)
-    attention_mask = torch.zeros_like(input_ids)
-    for row, ids in enumerate(prompts):
-        place = slice(width - len(ids), width) if left else slice(0, len(ids))
-        input_ids[row, place] = torch.tensor(list(ids), dtype=torch.long)
-        attention_mask[row, place] = 1
-    return {"input_ids": input_ids, "attention_mask": attention_mask}
+    ends = config.eos_token_id
+    return [_completion(tokens[i], ends, tokenizer) if i in tokens else None for i in range(len(prompts))]
 
 
 @contextmanager

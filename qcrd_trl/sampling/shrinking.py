@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from ..models import base_model, is_encoder_decoder
+from .draws import TokenDraws
 
 
 MIN_ROWS = 8  # below this, a step takes as long with fewer rows
@@ -33,37 +34,11 @@ class _HalfEnded(StoppingCriteria):
         return torch.full_like(now, bool(self.ended.sum() * 2 >= len(now)))
 
 
-class GumbelNoise(LogitsProcessor):
-    """
-    Makes the likeliest token a sample: the largest of logits / temperature + Gumbel noise has the distribution of a draw
-    from the softmax. Each row has random numbers of its own, so that what is drawn for it does not depend on the others.
-
-    Args:
-        seeds (`Sequence[int]`): a seed for each row.
-        temperature (`float`): sampling temperature.
-        device (`torch.device`): where the logits are.
-    """
-
-    def __init__(self, seeds: Sequence[int], temperature: float, device: torch.device):
-        self.temperature = temperature
-        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        noise = torch.empty_like(scores, dtype=torch.float32)
-        for row, generator in zip(noise, self._generators, strict=True):
-            row.exponential_(generator=generator)
-        return scores.float() / self.temperature - noise.clamp_(min=torch.finfo(torch.float32).tiny).log_()
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Goes on with some of the rows."""
-        self._generators = [self._generators[row] for row in rows]
-
-
 def generate_shrinking(
     model: nn.Module,
     inputs: dict[str, torch.Tensor],
     config: GenerationConfig,
-    noise: GumbelNoise | None = None,
+    draws: TokenDraws | None = None,
     processors: Sequence[LogitsProcessor] = (),
 ) -> list[list[int]]:
     """
@@ -75,14 +50,14 @@ def generate_shrinking(
         inputs (`dict[str, torch.Tensor]`): `input_ids` and `attention_mask` of shape `(rows, length)`, padded on the left
             for a decoder-only model.
         config ([`~transformers.GenerationConfig`]): greedy; `max_new_tokens` and `eos_token_id` are read.
-        noise ([`GumbelNoise`], *optional*): makes samples of it.
-        processors (`Sequence[LogitsProcessor]`, *optional*): change the logits before the noise does.
+        draws ([`TokenDraws`], *optional*): makes samples of it.
+        processors (`Sequence[LogitsProcessor]`, *optional*): change the logits before the draws.
 
     Returns:
         `list[list[int]]`: the new tokens of each row; what follows an EOS is arbitrary.
     """
     separate = is_encoder_decoder(model)
-    changing = [*processors, *([] if noise is None else [noise])]
+    changing = [*processors, *([] if draws is None else [draws])]
     how = {"logits_processor": LogitsProcessorList(changing)} if changing else {}
     if len(inputs["input_ids"]) < 2 * MIN_ROWS or not can_shrink(model):
         out = model.generate(**inputs, generation_config=copy.deepcopy(config), **how)
@@ -116,8 +91,8 @@ def generate_shrinking(
         if left <= 0 or not goes_on.any():
             return done
         kept = goes_on.nonzero().flatten()
-        if noise is not None:
-            noise.keep(kept.tolist())
+        if draws is not None:
+            draws.keep(kept.tolist())
         rows, sequences, mask = rows[kept], out.sequences[kept], mask[kept]
         if separate:
             # The decoder reads again what it has written: `generate` goes on from a decoder's states wrongly.

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator, DistributedType
@@ -18,9 +19,29 @@ from .objective import RationaleRows
 from .qcrd_config import PICKS, QCRDConfig
 from .scoring import RowScores, flat_pass, flat_passes, score_passes
 from .shared_prompt import MaskForm, shared_passes
+from .work import token_work
 
 
 logger = logging.getLogger(__name__)
+
+
+# Selection is taken where it costs at most this much of what it replaces: it always needs less memory.
+WORTH = 1.03
+
+
+class PassWork(NamedTuple):
+    """
+    Work of one forward pass, in multiplications, each a number.
+
+    Attributes:
+        weights (`torch.Tensor`): tokens by the weights they meet.
+        pairs (`torch.Tensor`): what attention compares, in a pass with a gradient.
+        pairs_ahead (`torch.Tensor`): what it compares in one without, which may share prompts by a cache.
+    """
+
+    weights: torch.Tensor
+    pairs: torch.Tensor
+    pairs_ahead: torch.Tensor
 
 
 class ScoringEngine:
@@ -45,6 +66,7 @@ class ScoringEngine:
         self._base: PreTrainedModel = base_model(model)
         self.decoder = self._base if self._base.config.is_encoder_decoder else None
         self.head = StudentHead(self._base.get_output_embeddings())
+        self.work = token_work(self._base)
         self._masks: MaskForm | None = None
         self._caches = self._is_ready = False
         if args.uses_rationales and args.shared_prompt is not False:
@@ -174,37 +196,67 @@ class ScoringEngine:
         if self.args.selection is True:
             return True
         self._get_ready()
-        everything, picked = self.count(rows)
-        counts = torch.stack([everything, picked])
-        everything, picked = (counts if total is None else total(counts)).tolist()
-        backward = self.passes_with_gradient()
-        return (0 if is_scored else everything) + backward * picked < backward * everything
+        costs = self.costs(rows, is_scored)
+        plain, selected = (costs if total is None else total(costs)).tolist()
+        return selected < WORTH * plain
 
-    def count(self, rows: RationaleRows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens of one forward pass over all rationales, and over those that a gradient is expected to go through."""
-        completion = (rows.labels != -100).sum(1)
-        prompt = rows.attention_mask.sum(1) - (0 if self.decoder is not None else completion)
-        share = torch.zeros(len(prompt), device=prompt.device)  # of each row that is expected to be picked
+    def costs(self, rows: RationaleRows, is_scored: bool = False) -> torch.Tensor:
+        """
+        What the rationales of a batch cost without selection and with it, in forward passes of a rationale's token.
+
+        Forward and backward over the weights cost as [`~ScoringEngine.passes_with_gradient`] says, and those of attention
+        three forward passes also where weights are frozen, as what it compares is not.
+        """
+        every, picked = self.count(rows)
+        backward = self.passes_with_gradient()
+        attention = 3 + self._recomputes()
+        plain = backward * every.weights + attention * every.pairs
+        ahead = 0 if is_scored else every.weights + every.pairs_ahead
+        selected = ahead + backward * picked.weights + attention * picked.pairs
+        return torch.stack([plain, selected]) / self.work.completion
+
+    def count(self, rows: RationaleRows) -> tuple["PassWork", "PassWork"]:
+        """Work of one forward pass over all rationales, and over those that a gradient is expected to go through."""
+        completion = (rows.labels != -100).sum(1).float()
+        prompt = rows.attention_mask.sum(1).float() - (0 if self.decoder is not None else completion)
+        share = torch.zeros_like(completion)  # of each row that is expected to be picked
         sides = ((rows.is_positive, self.args.positive_reduction, True),)
         sides += ((~rows.is_positive, self.args.negative_reduction, self.args.beta > 0),)
         for side, how, counts in sides:
             members = torch.bincount(rows.question[side], minlength=rows.num_questions)[rows.question].clamp(min=1)
             expected = 1 / members if how in PICKS else torch.ones_like(share)
             share = torch.where(side, expected * counts, share)
+        return tuple(self._work_of(rows, prompt, completion, part) for part in (torch.ones_like(share), share))
+
+    def _work_of(
+        self, rows: RationaleRows, prompt: torch.Tensor, completion: torch.Tensor, share: torch.Tensor
+    ) -> "PassWork":
+        work, separate = self.work, self.decoder is not None
+        weights = (share * (completion * work.completion + prompt * work.encoded)).sum()
+        alone = completion * (completion + prompt)  # pairs of a rationale with itself and its prompt
         if self._masks is None:
-            return (prompt + completion).sum().float(), ((prompt + completion) * share).sum()
-        per_question = torch.zeros(2, rows.num_questions, device=prompt.device)
-        per_question[0].scatter_(0, rows.question, prompt.float())
-        per_question[1].scatter_reduce_(0, rows.question, share, "amax")
-        picked = (per_question[0] * (per_question[1] > 0)).sum() + (completion * share).sum()
-        return per_question[0].sum() + completion.sum(), picked
+            weights = weights + (share * prompt).sum() * work.prompt
+            pairs = ahead = (share * (alone + prompt * (prompt if separate else prompt + completion))).sum()
+            return PassWork(weights, pairs * work.pair, ahead * work.pair)
+        # Of each question: its prompt, if any of its rationales is there, and their tokens.
+        read, told = (torch.zeros(rows.num_questions, device=share.device) for _ in "ab")
+        read.scatter_reduce_(0, rows.question, prompt * (share > 0), "amax")
+        told.index_add_(0, rows.question, completion * share)
+        ahead = (read**2).sum() + (share * alone).sum()
+        # A mask compares all tokens of a row, a cache those of a rationale with the prompt and themselves.
+        pairs = ahead if separate else ((read + told) ** 2).sum()
+        return PassWork(
+            weights + read.sum() * work.prompt, pairs * work.pair, (ahead if self._caches else pairs) * work.pair
+        )
 
     def passes_with_gradient(self) -> int:
         """What forward and backward cost, in forward passes: 3 with trained weights, 2 with a frozen base, recomputed +1."""
         trained = sum(p.numel() for p in self._base.parameters() if p.requires_grad)
         frozen = trained * 2 < sum(p.numel() for p in self._base.parameters())
-        recomputes = self.args.gradient_checkpointing or getattr(self.args, "activation_checkpointing", False)
-        return (2 if frozen else 3) + bool(recomputes)
+        return (2 if frozen else 3) + self._recomputes()
+
+    def _recomputes(self) -> bool:
+        return bool(self.args.gradient_checkpointing or getattr(self.args, "activation_checkpointing", False))
 
     def differentiate(
         self, model: nn.Module, rows: RationaleRows, nll: torch.Tensor, loss: torch.Tensor

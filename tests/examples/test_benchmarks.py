@@ -163,11 +163,12 @@ def test_peers_get_the_same_texts(monkeypatch, selected):
 @pytest.mark.slow
 def test_negatives(run, selected):
     """A speed of tokens that were never sampled."""
-    figures, printed = run("negatives", "--dataset", selected, "--max_new_tokens", 6)
+    figures, printed = run("negatives", "--dataset", selected, "--max_new_tokens", 6, "--shrinking")
     assert [row["temperature"] for row in figures["rows"]] == [1.5, 0.8]
     for row in figures["rows"]:
         assert positive(row["speedup_wall"], row["mean_length_sampler"], row["mean_length_plain"])
         assert positive(row["tokens_per_second_sampler_wall"], row["tokens_per_second_plain_wall"])
+        assert positive(row["speedup_shrinking_wall"])
     assert 0 < figures["run"]["share"] < 1
     assert len(table_of(printed)) == 2
 

@@ -8,6 +8,7 @@ from tiny import EOS, PAD, ids, tiny_bart, tiny_gpt2, tiny_llama, tiny_t5, word_
 from torch import nn
 
 from qcrd_trl.sampling.generate import generate_completions, pad_prompts
+from qcrd_trl.sampling.joining import JoinedRows
 
 
 STUDENTS = {
@@ -126,8 +127,8 @@ def test_no_prompts():
     assert generate(student(), []) == []
 
 
-@pytest.mark.parametrize("raises", [False, True])
-def test_the_model_is_left_as_it_was(raises):
+@pytest.mark.parametrize("raises", [None, "at once", "under way"])
+def test_the_model_is_left_as_it_was(raises, monkeypatch):
     """Left in eval mode, the rest of a training would run without dropout; a random state moved, as another run."""
     model = student("adapter")
     model.train()
@@ -141,7 +142,10 @@ def test_the_model_is_left_as_it_was(raises):
     config, use_cache = model.generation_config.to_dict(), model.config.use_cache
     state = torch.get_rng_state()
     if raises:
-        model.generate = None  # not callable
+        if raises == "at once":
+            model.generate = None  # not callable
+        else:
+            monkeypatch.setattr(JoinedRows, "_step", None)
         with pytest.raises(TypeError):
             generate_completions(model, tokenizer, PROMPTS, 4, progress=False)
     else:

@@ -11,7 +11,7 @@ from tiny import BOS, EOS, ID, PAD, ids, tiny_bart, tiny_gpt2, tiny_llama, tiny_
 from torch import nn
 from transformers import GenerationConfig
 
-from qcrd_trl.sampling import shrinking
+from qcrd_trl.sampling import generate, shrinking
 from qcrd_trl.sampling.generate import generate_completions
 
 
@@ -261,23 +261,27 @@ def test_the_random_state_is_as_before(raises):
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("joins", [True, False])
 @pytest.mark.parametrize(("positions", "max_length"), [(12, None), (12, 40), (40, 12)])
-def test_neither_learned_positions_nor_the_limit_are_exceeded(positions, max_length):
+def test_neither_learned_positions_nor_the_limit_are_exceeded(positions, max_length, joins, monkeypatch):
     """A student with learned positions has none beyond its last: on a GPU that ends the process."""
     model = tiny_gpt2(n_positions=positions)
     with pytest.raises(IndexError):
         model(torch.tensor([[5] * (positions + 1)]))
     prompts = [ids("a b c d e f g a b c"), ids("a b c d e"), ids("a b c")]
-    # The longest of the first batch leaves 12 - 10; that of the second 12 - 3, of which 8 are asked for.
+    # 12 - 10, 12 - 5, and 12 - 3, of which 8 are asked for. In a batch that is not filled up, 12 - 10 for both.
+    limits = (2, 7, 8) if joins else (2, 2, 8)
+    if not joins:
+        monkeypatch.setattr(generate, "can_join", lambda model: False)
     seen = set()
     for seed in range(8):
         completions = sampled(
             model, prompts, batch_size=2, max_length=max_length, seeds=range(10 * seed, 10 * seed + 3)
         )
-        for completion, limit in zip(completions, (2, 2, 8), strict=True):
+        for completion, limit in zip(completions, limits, strict=True):
             assert completion.num_tokens == limit or (completion.num_tokens < limit and completion.is_finished)
             seen.add((limit, completion.num_tokens))
-    assert {(2, 2), (8, 8)} <= seen
+    assert {(limit, limit) for limit in limits} <= seen
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tiny import ragged_rows, tiny_llama, tiny_t5, word_tokenizer
 
 from qcrd_trl.errors import ConfigError
 from qcrd_trl.trainer.engine import ScoringEngine
+from qcrd_trl.trainer.work import TokenWork
 
 
 NAMES = ("shared_prompt", "selection", "chunked_logits")
@@ -194,36 +195,92 @@ def count_of(name, rationales, prompt, tokens, **overrides):
     return trainer._engine, batch
 
 
+# Per layer 4 attention matrices of 16 x 16 and 3 matrices of 16 x 32: 2560; two layers. The head: 33 x 16.
+PROMPT, COMPLETION, PAIR = 5120, 5120 + 528, 2 * 16 * 2
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_count_by_hand(tmp_path, shared):
     """A wrong count chooses the slower way at every step."""
     engine, batch = count_of("llama", 6, 60, 60, folder=tmp_path, shared_prompt=shared)
-    # P + nR and P + 2R with a shared prompt, else n (P + R) and 2 (P + R).
-    expected = (60 + 6 * 60, 60 + 2 * 60) if shared else (6 * 120, 2 * 120)
-    assert tuple(count.item() for count in engine.count(batch)) == pytest.approx(expected)
+    engine._get_ready()
+    every, picked = engine.count(batch)
+    if shared:
+        # One row of P + nR, or of P + 2R; without a graph, 6 rationales of 60 that each look at 120 tokens.
+        assert every.weights.item() == 60 * PROMPT + 360 * COMPLETION
+        assert every.pairs.item() == 420**2 * PAIR
+        assert every.pairs_ahead.item() == (60**2 + 6 * 60 * 120) * PAIR
+        assert picked.weights.item() == pytest.approx(60 * PROMPT + 120 * COMPLETION)
+        assert picked.pairs.item() == pytest.approx(180**2 * PAIR)
+    else:
+        assert every.weights.item() == 6 * 60 * (PROMPT + COMPLETION)
+        assert every.pairs.item() == every.pairs_ahead.item() == 6 * 120**2 * PAIR
+        assert picked.weights.item() == pytest.approx(2 * 60 * (PROMPT + COMPLETION))
+        assert picked.pairs.item() == pytest.approx(2 * 120**2 * PAIR)
     engine, batch = count_of("llama", 6, 60, 60, folder=tmp_path, shared_prompt=shared, positive_reduction="mean")
-    expected = (60 + 6 * 60, 60 + 4 * 60) if shared else (6 * 120, 4 * 120)
-    assert tuple(count.item() for count in engine.count(batch)) == pytest.approx(expected)
+    picked = engine.count(batch)[1].weights.item()  # 3 positives and a negative
+    assert picked == pytest.approx((60 * PROMPT if shared else 4 * 60 * PROMPT) + 240 * COMPLETION)
+
+
+def test_the_count_of_an_encoder_decoder_by_hand(tmp_path):
+    """Keys and values of the encoded question are made for each rationale, and are what sharing does not save."""
+    engine, batch = count_of("t5", 6, 60, 60, folder=tmp_path)
+    engine._get_ready()
+    every, picked = engine.count(batch)
+    # `count_of` shows the encoder 120 tokens. Per layer of the encoder 4 x 16 x 16 and 2 x 16 x 32; of the decoder 2 x 16 x 16
+    # more that read its own tokens, and as many that read the encoder's.
+    encoder, decoder, encoded = 2 * 2048, 2 * 2560 + 528, 2 * 512
+    assert every.weights.item() == 120 * encoder + 6 * (60 * decoder + 120 * encoded)
+    assert every.pairs.item() == every.pairs_ahead.item() == (120**2 + 6 * 60 * (60 + 120)) * PAIR
+    assert picked.weights.item() == pytest.approx(120 * encoder + 2 * (60 * decoder + 120 * encoded))
+    assert picked.pairs.item() == pytest.approx((120**2 + 2 * 60 * (60 + 120)) * PAIR)
+
+
+TOKENS = TokenWork(1, 1, 0, 0)
+SMOLLM2 = TokenWork(106.2e6, 134.5e6, 0, 34560)
 
 
 def test_auto_takes_the_cheaper(tmp_path):
-    """With a frozen base, P = 300 and n = 6 the plain way is cheaper: 2 (300 + 360) against 660 + 2 (300 + 120)."""
-    for rationales, prompt, frozen, expected in (
-        (6, 300, True, False),  # 1320 against 1500
-        (6, 60, True, True),  # 840 against 420 + 360
-        (6, 60, False, True),  # 1260 against 420 + 540
-        (2, 60, False, False),  # both are picked
-        (16, 300, False, True),  # 3780 against 1260 + 1260
+    """A model of one size decides otherwise than one of another: by tokens alone, selection is left out where it pays."""
+    for rationales, prompt, frozen, work, expected in (
+        (6, 300, True, TOKENS, False),  # 2 (300 + 360) = 1320 against 660 + 2 (300 + 120) = 1500
+        (6, 60, True, TOKENS, True),  # 840 against 420 + 360
+        (6, 60, False, TOKENS, True),  # 1260 against 420 + 540
+        (2, 60, False, TOKENS, False),  # both are picked
+        (16, 300, False, TOKENS, True),  # 3780 against 1260 + 1260
+        (6, 130, True, TOKENS, True),  # 980 against 990: it needs less memory
+        (6, 180, True, TOKENS, False),  # 1080 against 1140
+        # Weights 160.5e9 and attention 3 x 660^2 x 34560 = 45.2e9: 205.7e9. Selected: 80.3e9 and (300^2 + 360 x 360) x 34560
+        # = 7.6e9, then 96.0e9 and 3 x 420^2 x 34560 = 18.3e9: 202.2e9.
+        (6, 300, True, SMOLLM2, True),
+        (4, 300, True, SMOLLM2, False),
     ):
         engine, batch = count_of("llama", rationales, prompt, 60, folder=tmp_path)
         engine.passes_with_gradient = lambda frozen=frozen: 2 if frozen else 3
+        engine.work = work
         assert engine.selects(batch, False) == expected, (rationales, prompt, frozen)
     # What another process has counts too: all decide alike.
-    assert engine.selects(batch, False, lambda counts: counts + torch.tensor([1e6, 1e6])) is False
+    engine, batch = count_of("llama", 6, 60, 60, folder=tmp_path)
+    engine.work = TOKENS
+    assert engine.selects(batch, False, lambda costs: costs + torch.tensor([1e6, 1.1e6])) is False
     # What has been scored without a graph already costs nothing more.
     engine, batch = count_of("llama", 6, 300, 60, folder=tmp_path)
     engine.passes_with_gradient = lambda: 2
+    engine.work = TOKENS
     assert engine.selects(batch, True)
+
+
+def test_the_costs_by_hand(tmp_path):
+    """Frozen weights need no gradient, but attention does: counted alike, long prompts look cheaper than they are."""
+    engine, batch = count_of("llama", 6, 300, 60, folder=tmp_path)
+    engine._get_ready()
+    engine.passes_with_gradient = lambda: 2
+    engine.work = SMOLLM2
+    plain, selected = (engine.costs(batch) * SMOLLM2.completion).tolist()
+    assert plain == pytest.approx(205.7e9, rel=1e-3)
+    assert selected == pytest.approx(202.2e9, rel=1e-3)
+    engine.args.gradient_checkpointing = True
+    assert engine.costs(batch)[0].item() * 134.5e6 == pytest.approx(160.5e9 + 4 / 3 * 45.2e9, rel=1e-3)
 
 
 def test_what_a_backward_pass_costs(tmp_path):
