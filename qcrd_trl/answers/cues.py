@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+from .guards import has_any, lowered
 from .latex import BOX_CLOSE, BOX_OPEN
 
 
@@ -37,6 +38,7 @@ _OTHER = re.compile(
     r"choice|option|relation(?:ship)?|classification|total) ?[:=](?=[ \n])",
     re.MULTILINE | re.IGNORECASE,
 )
+_BOX = re.compile(f"{BOX_OPEN}[^{BOX_OPEN}]")
 _HASH = re.compile(r"#{4} ?(?=\S)")
 _BEFORE = re.compile(
     rf"(?<=[\w.%)\]'\"]) (?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
@@ -91,12 +93,24 @@ _CONTINUATION = re.compile(
     r"\n(?:q|question|problem|human|user|premise|input|instruction|exercise|###? ?(?:question|problem)) ?\d{0,3} ?:",
     re.IGNORECASE,
 )
+# Words without one of which a pattern above cannot match.
+_OPEN_WORDS = ("not", "n't", "unable", "impossible", "no way", "hard to", "sufficient", "answer")
+_RETRACTION_WORDS = (
+    *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
+    *("actually", "correct", "error", "wrong", "not right", "let me"),
+)
+_HEADING_ENDS = (
+    *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
+    *("choice", "option", "relation", "relationship", "classification", "total"),
+)
+_HEADING_SIGN = re.compile(r"[:=](?=[ \n])")
 _STOP = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)|\n")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
     r"(?<![\w])[A-Z])$",
     re.IGNORECASE,
 )
+_ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,9 @@ def is_sentence_stop(text: str, match: re.Match) -> bool:
         return True
     start = max(0, match.start() - 8)
     word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
+    last = word[2]
+    if last.isascii() and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit()) and len(last) > 2:
+        return True
     if not _ABBREVIATION.search(word[2].lstrip("(\"'")):
         return True
     following = text[match.end() : match.end() + 2].strip(" ")
@@ -203,6 +220,33 @@ def _before(text: str, match: re.Match) -> Commit | None:
     return Commit("before", prefix.strip(), match.start(), match.end())
 
 
+def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
+    """The patterns that may match a text, with the kind of commit that each finds, in a fixed order."""
+    low = lowered(text)
+    found = []
+    if BOX_OPEN in text:
+        found.append(("box", _BOX))
+    if "####" in text:
+        found.append(("hash", _HASH))
+    has_answer = "answer" in low
+    if "ans" in low:
+        found.append(("cue", _ANSWER))
+    if has_answer or "a:" in low or "a :" in low or "####" in text:
+        found.append(("cue", _LINE))
+    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
+        found.append(("cue", _CORRECTION))
+    if has_answer:
+        found.append(("before", _BEFORE))
+    for sign in _HEADING_SIGN.finditer(text):
+        place = sign.start()
+        if low[max(0, place - 16) : place].rstrip(" ").endswith(_HEADING_ENDS) or len(low) != len(text):
+            found.append(("heading", _OTHER))
+            break
+    if has_any(low, _OPEN_WORDS):
+        found.append(("open", _OPEN))
+    return found
+
+
 def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
     """Yield the commits of a cleaned text, the last one first.
 
@@ -212,17 +256,11 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
         limit (`int`, *optional*, defaults to `500`):
             How many candidates to look at: a text that repeats its cue thousands of times is not read in full.
     """
-    marks = [(match.start(), "box", match) for match in re.finditer(f"{BOX_OPEN}[^{BOX_OPEN}]", text)]
-    for kind, pattern in (
-        ("hash", _HASH),
-        ("cue", _ANSWER),
-        ("cue", _LINE),
-        ("cue", _CORRECTION),
-        ("before", _BEFORE),
-        ("heading", _OTHER),
-        ("open", _OPEN),
-    ):
+    marks = []
+    for kind, pattern in _patterns_of(text):
         marks += [(match.start(), kind, match) for match in pattern.finditer(text)]
+    if not marks:
+        return
     marks.sort(key=lambda mark: mark[0])
     for start, kind, match in reversed(marks[-limit:]):
         if kind == "box":
@@ -283,7 +321,7 @@ def resolve(
         value = read(commit)
         if value is None:
             continue
-        retractions = list(_RETRACTION.finditer(text, max(0, commit.start - 1)))
+        retractions = _retractions(text, max(0, commit.start - 1))
         if not retractions:
             return None if value is NO_ANSWER else value
         tails = [text[retractions[-1].end() :], text[retractions[0].end() :]]
@@ -295,9 +333,15 @@ def resolve(
         denied = _DENIED.search(text[retractions[0].start() :][:200])
         return None if denied or value is NO_ANSWER else value
     value = conclude(text)
-    if value is None and (retractions := list(_RETRACTION.finditer(text))):
+    if value is None and (retractions := _retractions(text)):
         return conclude(text[retractions[-1].end() :])
     return value
+
+
+def _retractions(text: str, start: int = 0) -> list[re.Match]:
+    if not has_any(lowered(text), _RETRACTION_WORDS):
+        return []
+    return list(_RETRACTION.finditer(text, start))
 
 
 def is_refusal(region: str) -> bool:
