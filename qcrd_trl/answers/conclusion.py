@@ -10,6 +10,8 @@ from .numerals import Number, find_numbers
 
 
 _EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
+# The same without its words; it begins with a set of characters, so that it is searched for quickly.
+_EQUALS_SIGN = re.compile(r"[=≈-](?:(?<=≈)|(?<=-)>|(?<==)(?:>|(?<![<>!=]=)=*))")
 _ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
 _REJECTED = re.compile(
     r"(?:(?:\bnot|n't|\bnever)(?: [a-z]+)?|\bneither|\brather than|\binstead of|\bnor|≠|!=|\bas opposed to|\bunlike)"
@@ -102,8 +104,9 @@ _COUNTED_WORDS = frozenset(
 )
 _COUNTED_ENDS = tuple(sorted(_COUNTED_WORDS))
 _THEREFORE_WORDS = frozenset(
-    "meaning giving which leaving making resulting total so therefore thus hence i that consequently rounds round rounded".split()
+    "meaning giving leaving making resulting so therefore thus hence consequently rounds round rounded".split()
 )
+_THEREFORE_PHRASES = ("which ", "that is", "that means", "a total of", "i e")
 _SUBORDINATE_WORDS = frozenset(
     "because since after before when while if although though than where who out until unless given as".split()
 )
@@ -120,8 +123,12 @@ def _blank_asides(text: str) -> str:
     return _ASIDE.sub(lambda match: " " * len(match.group()), text)
 
 
-def _has_equals(text: str) -> bool:
-    return "=" in text or "->" in text or "≈" in text or "equal" in lowered(text)
+def _equals(text: str) -> list[re.Match]:
+    if "equal" in lowered(text):
+        return list(_EQUALS.finditer(text))
+    if "=" in text or "->" in text or "≈" in text:
+        return list(_EQUALS_SIGN.finditer(text))
+    return []
 
 
 @lru_cache(maxsize=64)  # the last sentences are looked at several times
@@ -153,10 +160,7 @@ def _is_counted(before: str) -> bool:
 
 def after_equals(text: str, numbers: list[Number]) -> Number | None:
     """The result of the last equation: the number to the right of the last equals sign, else the one to its left."""
-    if not _has_equals(text):
-        return None
-    signs = list(_EQUALS.finditer(text))
-    for sign in reversed(signs):
+    for sign in reversed(_equals(text)):
         right = [number for number in numbers if number.start >= sign.end()]
         if right and not right[0].operand:
             gap = text[sign.end() : right[0].start]
@@ -227,7 +231,11 @@ def _therefores(text: str) -> list[re.Match]:
     """Words that open a clause of a conclusion, the last one first."""
     if ": " not in text:
         spaced = spaced_words(text)
-        if spaced is not None and _THEREFORE_WORDS.isdisjoint(spaced.split()):
+        if (
+            spaced is not None
+            and _THEREFORE_WORDS.isdisjoint(spaced.split())
+            and not has_any(spaced, _THEREFORE_PHRASES)
+        ):
             return []
     return list(_THEREFORE.finditer(text))[::-1]
 
@@ -260,7 +268,7 @@ def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
                 text = " " * match.end() + text[match.end() :]
                 numbers = tail
                 break
-        if _TWO_SOLUTIONS.search(text):
+        if " or " in text and _TWO_SOLUTIONS.search(text):
             return None  # two solutions
         if result := after_equals(text, numbers):
             return result
@@ -279,7 +287,7 @@ def _results(parts: list[str]) -> set[Fraction]:
     """The results of the last equations in a text."""
     results = set()
     for part in reversed(parts[-40:]):
-        if _has_equals(part) and _EQUALS.search(part):
+        if _equals(part):
             numbers = [number for number in usable_numbers(part) if number.value is not None]
             if result := after_equals(part, numbers):
                 results.add(result.value)

@@ -94,7 +94,13 @@ _CONTINUATION = re.compile(
     re.IGNORECASE,
 )
 # Words without one of which a pattern above cannot match.
-_OPEN_WORDS = ("not", "n't", "unable", "impossible", "no way", "hard to", "sufficient", "answer")
+_OPEN_WORDS = (
+    *("cannot ", "can't ", "can not ", "could not ", "couldn't ", "unable to", "possible to", "no way to", "hard to"),
+    *("information", "no answer", "no correct answer", "no valid answer", "not know", "n't know"),
+)
+_CONTINUATION_STARTS = tuple(
+    f"\n{word}" for word in ("q", "problem", "human", "user", "premise", "input", "instruction", "exercise", "#")
+)
 _RETRACTION_WORDS = (
     *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
     *("actually", "correct", "error", "wrong", "not right", "let me"),
@@ -103,8 +109,8 @@ _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
-_HEADING_SIGN = re.compile(r"[:=](?=[ \n])")
-_STOP = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)|\n")
+# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
+_STOP = re.compile(r"[.!?\n](?:(?<=\n)|(?<!\n)[.!?]*[\"')\]]*(?=\s|$))")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
     r"(?<![\w])[A-Z])$",
@@ -220,6 +226,24 @@ def _before(text: str, match: re.Match) -> Commit | None:
     return Commit("before", prefix.strip(), match.start(), match.end())
 
 
+def _starts_word(low: str, letters: str) -> bool:
+    place = low.find(letters)
+    while place > 0 and (low[place - 1].isalnum() or low[place - 1] == "_"):
+        place = low.find(letters, place + 1)
+    return place >= 0
+
+
+def _may_have_heading(low: str) -> bool:
+    """Whether a word such as "result" stands in front of a colon or an equals sign."""
+    for sign in (": ", ":\n", "= ", "=\n"):
+        place = low.find(sign)
+        while place >= 0:
+            if low[max(0, place - 16) : place].rstrip(" ").endswith(_HEADING_ENDS):
+                return True
+            place = low.find(sign, place + 1)
+    return False
+
+
 def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
     """The patterns that may match a text, with the kind of commit that each finds, in a fixed order."""
     low = lowered(text)
@@ -229,7 +253,7 @@ def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
     if "####" in text:
         found.append(("hash", _HASH))
     has_answer = "answer" in low
-    if "ans" in low:
+    if has_answer or _starts_word(low, "ans"):
         found.append(("cue", _ANSWER))
     if has_answer or "a:" in low or "a :" in low or "####" in text:
         found.append(("cue", _LINE))
@@ -237,11 +261,8 @@ def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
         found.append(("cue", _CORRECTION))
     if has_answer:
         found.append(("before", _BEFORE))
-    for sign in _HEADING_SIGN.finditer(text):
-        place = sign.start()
-        if low[max(0, place - 16) : place].rstrip(" ").endswith(_HEADING_ENDS) or len(low) != len(text):
-            found.append(("heading", _OTHER))
-            break
+    if _may_have_heading(low):
+        found.append(("heading", _OTHER))
     if has_any(low, _OPEN_WORDS):
         found.append(("open", _OPEN))
     return found
@@ -284,6 +305,8 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
 
 def cut_continuation(text: str) -> str:
     """Drop a next question that the model went on to ask itself once it had answered the first."""
+    if "\n" not in text or not has_any(lowered(text), _CONTINUATION_STARTS):
+        return text
     for match in islice(_CONTINUATION.finditer(text), 5):
         head = text[: match.start()]
         if next(find_commits(head, limit=20), None):

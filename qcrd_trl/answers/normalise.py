@@ -48,9 +48,8 @@ _SPECIAL = {
 }
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 # A line that begins like a rule, a heading, a quotation or the point of a list.
-_MARKED_LINE = re.compile(r"(?:\A|\n)[ |:=#>*•◦‣-]")
+_MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
 _CONTROLS = {code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10}
 _VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
 
@@ -84,7 +83,7 @@ def plain_characters(text: str) -> str:
             text = text.replace(char, _plain_character(char))
         if _VULGAR in text:
             text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
-    return text.translate(_CONTROLS) if _CONTROL.search(text) else text
+    return text.translate(_CONTROLS)
 
 
 def collapse_spaces(text: str) -> str:
@@ -119,7 +118,7 @@ def strip_markup(text: str) -> str:
         text = re.sub(r"(?<![\w*)])[*_](?=[\w$(-])|(?<=[\w.!?%)])[*_](?![\w* (])", "", text)
         # A space and a word, not a second operand, follow the closing star of "*42* apples".
         text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
-    if _MARKED_LINE.search(text):
+    if text[:1] in " |:=#>*•◦‣-" or _MARKED_LINE.search(text):
         text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
         # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
         text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)

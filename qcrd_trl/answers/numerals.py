@@ -12,7 +12,8 @@ from .words import PARTS, SCALES, VOCABULARY, find_word_numbers
 MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to read more than 4300 digits
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
-_RUN = re.compile(r"(?:(?<![A-Za-z])\.\d|\d)[\d,._']*")
+# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
+_RUN = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
 _SPACED_GROUPS = re.compile(r"(?: \d{3})+(\.\d+)?(?!\d|[,.:/]\d)")
 _PLAIN = re.compile(r"\d*\.?\d+")
 _GROUPED = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}|\d{1,3}(?:'\d{3})+|\d{1,3}(?:_\d{3})+)(\.\d+)?")
@@ -36,12 +37,14 @@ _BEFORE_OPERATOR = re.compile(r"(?:[+*/×÷^±√]|[\d)%] ?-|\d ?x|√\(?|times|
 # Most numbers are a few digits between a word and a word or a full stop: "has 12 apples". What stands around those can be
 # neither sign, currency, fraction, power, scale, unit nor operator, and nothing else has to be tried.
 _PLAIN_AFTER = re.compile(
-    r"(?P<operator> [+÷]| - ?[$(]{0,2}\d)|\Z|[.;!?\n\"'\]=]|,(?! ?\d)|\)(?:[.,;!?\n]|\Z)| [=<>(&]|"
+    r"\Z|[.;!?\n\"'\]=]|,(?! ?\d)|[)%](?:\Z|[.;!?\n]|,(?! ?\d)| [a-ce-lnoq-suvwyz=])| [=<>(&]|"
+    r"(?P<operator> ?[+÷]| - ?[$(]{0,2}\d| ?[*×](?! ?10)| x ?(?!10)[$(\d])|"
     r" (?!(?i:and) |hundred|thousand|lakh|million|crore|billion|trillion|bn|x|dollar|euro|pound|rupee|pi|sqrt|times|plus|minus|"
     r"divided)[A-Za-z]"
 )
 _NOT_PLAIN_BEFORE = ("minus", "negative", "rs", "inr", "usd", "eur", "gbp", "aud", "cad", "jpy", "rmb", "times", "plus", "by")
 _PLAIN_BEFORE = frozenset("abcdefghijklmnopqrstuvwyz,;:=")
+_OPERATORS = frozenset("+*×÷")
 _SIGN = re.compile(rf"({_CURRENCY} ?)?((?:minus |negative )|[-+]+)?({_CURRENCY} ?)?$", re.IGNORECASE)
 _SPACED_MINUS = re.compile(r"(?:[=≈:(\[] ?|\$)(-) $")
 _MONEY = re.compile(r"[$€£¥₹] ?$")
@@ -208,10 +211,20 @@ def _plain(text: str, match: re.Match) -> Number | None:
     operand = after.lastgroup is not None
     begin = start - 1 if start and text[start - 1] == "$" else start
     if begin:
-        if text[begin - 1] != " " or begin < 2:
+        nearest = text[begin - 1]
+        if nearest in "*×÷":
+            return Number(begin, end, _whole(run), False, True)
+        if nearest == "=":
+            return Number(begin, end, _whole(run), False, operand)
+        if nearest == "(":
+            operand = operand or bool(_BEFORE_OPERATOR.search(text, max(0, begin - 16), begin))
+            return Number(begin, end, _whole(run), False, operand)
+        if nearest != " " or begin < 2:
             return None
         before = text[begin - 2]
-        if before == "+":
+        if before in _OPERATORS:
+            operand = True
+        elif before == "x" and text[max(0, begin - 4) : begin - 2].rstrip(" ")[-1:].isdigit():
             operand = True
         elif before == "-":
             if begin < 4 or text[begin - 3] != " " or not text[begin - 4].isdigit():
