@@ -217,7 +217,7 @@ def _subordinate_spans(text: str, spaced: str | None) -> list[tuple[int, int]]:
     return spans
 
 
-def _is_aside(match: re.Match, text: str, numbers: list[Number], results: set[Fraction]) -> bool:
+def _is_aside(match: re.Match, text: str, numbers: list[Number], results: frozenset[Fraction]) -> bool:
     """Whether ", leaving 4" only adds to a conclusion that stands in front of it."""
     head = {n.value for n in numbers if n.end <= match.start() and not n.operand}
     tail = {n.value for n in numbers if n.start >= match.end()}
@@ -240,7 +240,7 @@ def _therefores(text: str) -> list[re.Match]:
     return list(_THEREFORE.finditer(text))[::-1]
 
 
-def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
+def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
     """The number that a sentence concludes with.
 
     Numbers in brackets count only where there are no others. The last clause with a "so" counts, in it the result of an
@@ -249,7 +249,7 @@ def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
     Args:
         sentence (`str`):
             A sentence of a cleaned text.
-        results (`set[Fraction]`, *optional*):
+        results (`_Results`, *optional*):
             Results of calculations in the text: a conclusion that restates one of them is preferred.
 
     Returns:
@@ -262,7 +262,8 @@ def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
             continue
         for match in _therefores(text):
             tail = [number for number in numbers if number.start >= match.end()]
-            if (match.group("loose") or match.group("colon")) and _is_aside(match, text, numbers, results):
+            loose = match.group("loose") or match.group("colon")
+            if loose and _is_aside(match, text, numbers, results.found() if results else frozenset()):
                 continue
             if any(not number.operand for number in tail):
                 text = " " * match.end() + text[match.end() :]
@@ -275,24 +276,36 @@ def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
         numbers = [number for number in numbers if not number.operand]
         if not numbers:
             continue
+        if len(numbers) == 1:
+            return numbers[0]
         spaced = spaced_words(text)
         spans = _subordinate_spans(text, spaced)
         costs = [_demotion(text, number, spans, spaced) for number in numbers]
-        costs = [cost - 4 * (number.value in results) for number, cost in zip(numbers, costs, strict=True)]
+        found = results.found() if results else frozenset()
+        costs = [cost - 4 * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
         return numbers[costs.index(min(costs))]
     return None
 
 
-def _results(parts: list[str]) -> set[Fraction]:
-    """The results of the last equations in a text."""
-    results = set()
-    for part in reversed(parts[-40:]):
-        if _equals(part):
-            numbers = [number for number in usable_numbers(part) if number.value is not None]
-            if result := after_equals(part, numbers):
-                results.add(result.value)
-                break
-    return results
+class _Results:
+    """The result of the last equation in a text, read only where it matters."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self._parts = parts
+        self._found: frozenset[Fraction] | None = None
+
+    def found(self) -> frozenset[Fraction]:
+        if self._found is None:
+            self._found = self._read()
+        return self._found
+
+    def _read(self) -> frozenset[Fraction]:
+        for part in reversed(self._parts[-40:]):
+            if _equals(part):
+                numbers = [number for number in usable_numbers(part) if number.value is not None]
+                if result := after_equals(part, numbers):
+                    return frozenset([result.value])
+        return frozenset()
 
 
 def _may_say_none_left(part: str) -> bool:
@@ -300,7 +313,7 @@ def _may_say_none_left(part: str) -> bool:
     return "left" in low or "remain" in low
 
 
-def _backwards(parts: list[str], results: set[Fraction]) -> Fraction | None:
+def _backwards(parts: list[str], results: _Results) -> Fraction | None:
     remark = None
     for part in reversed(parts[-60:]):
         if _may_say_none_left(part) and (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
@@ -339,13 +352,13 @@ def conclude(text: str) -> Fraction | None:
     Sentences are read from the last one back; remarks and checks of an answer are passed over.
     """
     parts = _before_check([part[-1200:] for part in sentences(text)], text)
-    results = _results(parts)
+    results = _Results(parts)
     for index, part in enumerate(parts[:4]):
         if index and EXPLAINS.match(part):
             # The answer first, then how it was found: they agree, or the way to it is told without an equation.
             head = _backwards(parts[:index], results)
             concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded and (head in results or not results):
+            if head is not None and not concluded and (not results.found() or head in results.found()):
                 return head
             break
     return _backwards(parts, results)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from .guards import has_any, lowered
+from .guards import has_any, lowered, places_of
 from .latex import BOX_CLOSE, BOX_OPEN
 
 
@@ -94,9 +94,12 @@ _CONTINUATION = re.compile(
     re.IGNORECASE,
 )
 # Words without one of which a pattern above cannot match.
-_OPEN_WORDS = (
-    *("cannot ", "can't ", "can not ", "could not ", "couldn't ", "unable to", "possible to", "no way to", "hard to"),
-    *("information", "no answer", "no correct answer", "no valid answer", "not know", "n't know"),
+_OPEN_WORDS = ("not ", "n't ", "possible to", "unable to", "no way to", "hard to", "sufficient", "answer")
+# How a match of the pattern begins.
+_OPEN_STARTS = (
+    *("cannot ", "can't ", "can not ", "could not ", "couldn't ", "unable to ", "impossible to ", "not possible to "),
+    *("no way to ", "hard to ", "not enough ", "insufficient ", "no sufficient ", "no answer", "no correct answer"),
+    *("no valid answer", "i do not ", "i don't ", "we do not ", "we don't "),
 )
 _CONTINUATION_STARTS = tuple(
     f"\n{word}" for word in ("q", "problem", "human", "user", "premise", "input", "instruction", "exercise", "#")
@@ -116,6 +119,10 @@ _ABBREVIATION = re.compile(
     r"(?<![\w])[A-Z])$",
     re.IGNORECASE,
 )
+_ORDER = {
+    pattern: rank
+    for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
+}
 _ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
 
@@ -226,13 +233,6 @@ def _before(text: str, match: re.Match) -> Commit | None:
     return Commit("before", prefix.strip(), match.start(), match.end())
 
 
-def _starts_word(low: str, letters: str) -> bool:
-    place = low.find(letters)
-    while place > 0 and (low[place - 1].isalnum() or low[place - 1] == "_"):
-        place = low.find(letters, place + 1)
-    return place >= 0
-
-
 def _may_have_heading(low: str) -> bool:
     """Whether a word such as "result" stands in front of a colon or an equals sign."""
     for sign in (": ", ":\n", "= ", "=\n"):
@@ -244,17 +244,43 @@ def _may_have_heading(low: str) -> bool:
     return False
 
 
-def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
-    """The patterns that may match a text, with the kind of commit that each finds, in a fixed order."""
+def _find_from(pattern: re.Pattern, text: str, places: list[int]) -> list[re.Match]:
+    """The matches of a pattern, if every match begins at one of the places."""
+    found, end = [], 0
+    for place in places:
+        if place >= end and (match := pattern.match(text, place)):
+            found.append(match)
+            end = match.end()
+    return found
+
+
+def _marks(text: str) -> list[tuple[int, str, re.Match]]:
+    """Where a commit may be: place, kind and match, in order; at one place in the order of the patterns below."""
     low = lowered(text)
+    if len(low) != len(text):  # places in one are none in the other
+        patterns = [("box", _BOX), ("hash", _HASH), ("cue", _ANSWER), ("cue", _LINE), ("cue", _CORRECTION)]
+        patterns += [("before", _BEFORE), ("heading", _OTHER), ("open", _OPEN)]
+        found = [(kind, match) for kind, pattern in patterns for match in pattern.finditer(text)]
+    else:
+        found = [(kind, match) for kind, pattern in _patterns_of(text, low) for match in pattern.finditer(text)]
+        if "ans" in low:
+            found += [("cue", match) for match in _find_from(_ANSWER, text, places_of(low, ("ans",)))]
+        if has_any(low, _OPEN_WORDS):
+            found += [("open", match) for match in _find_from(_OPEN, text, places_of(low, _OPEN_STARTS))]
+    if not found:
+        return found
+    marks = [(match.start(), kind, match) for kind, match in found]
+    return sorted(marks, key=lambda mark: (mark[0], _ORDER[mark[2].re]))
+
+
+def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
+    """The patterns that may match a text, with the kind of commit that each finds."""
     found = []
     if BOX_OPEN in text:
         found.append(("box", _BOX))
     if "####" in text:
         found.append(("hash", _HASH))
     has_answer = "answer" in low
-    if has_answer or _starts_word(low, "ans"):
-        found.append(("cue", _ANSWER))
     if has_answer or "a:" in low or "a :" in low or "####" in text:
         found.append(("cue", _LINE))
     if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
@@ -263,8 +289,6 @@ def _patterns_of(text: str) -> list[tuple[str, re.Pattern]]:
         found.append(("before", _BEFORE))
     if _may_have_heading(low):
         found.append(("heading", _OTHER))
-    if has_any(low, _OPEN_WORDS):
-        found.append(("open", _OPEN))
     return found
 
 
@@ -277,13 +301,7 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
         limit (`int`, *optional*, defaults to `500`):
             How many candidates to look at: a text that repeats its cue thousands of times is not read in full.
     """
-    marks = []
-    for kind, pattern in _patterns_of(text):
-        marks += [(match.start(), kind, match) for match in pattern.finditer(text)]
-    if not marks:
-        return
-    marks.sort(key=lambda mark: mark[0])
-    for start, kind, match in reversed(marks[-limit:]):
+    for start, kind, match in reversed(_marks(text)[-limit:]):
         if kind == "box":
             close = text.find(BOX_CLOSE, start, start + 2 * REGION)
             end = close if close >= 0 else min(len(text), start + REGION)
@@ -305,7 +323,7 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
 
 def cut_continuation(text: str) -> str:
     """Drop a next question that the model went on to ask itself once it had answered the first."""
-    if "\n" not in text or not has_any(lowered(text), _CONTINUATION_STARTS):
+    if "\n" not in text or ":" not in text or not has_any(lowered(text), _CONTINUATION_STARTS):
         return text
     for match in islice(_CONTINUATION.finditer(text), 5):
         head = text[: match.start()]

@@ -32,6 +32,18 @@ def has_any(text: str, parts: Iterable[str]) -> bool:
     return False
 
 
+def places_of(text: str, parts: Iterable[str]) -> list[int]:
+    """Where the parts stand in the text, in order."""
+    places = []
+    for part in parts:
+        place = text.find(part)
+        while place >= 0:
+            places.append(place)
+            place = text.find(part, place + 1)
+    places.sort()
+    return places
+
+
 def spaced_words(text: str) -> str | None:
     """The words of a text in lower case, each in its place and everything else a space; `None` unless it is ASCII."""
     return text.translate(_LETTERS_ONLY) if text.isascii() else None
