@@ -8,6 +8,7 @@ question. A text without these marks is left as it is, up to a next question beh
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from ..answers import answers_equal, extract_answer, format_answer
@@ -22,6 +23,7 @@ _MARK = re.compile(
     rf"^{_STARS}(?P<word>explanation|rationale|reasoning|(?:final )?answer)[*_`]*[ \t]*[:：]{_STARS})",
     re.IGNORECASE | re.MULTILINE,
 )
+_TAG = re.compile(r"<[ \t]*(?:explanation|rationale|reasoning|answer)[ \t]*>", re.IGNORECASE)
 _CLOSING = re.compile(r"<[ \t]*/[ \t]*(?:explanation|rationale|reasoning|answer)[ \t]*>", re.IGNORECASE)
 _NEXT = re.compile(
     rf"\n{_STARS}(?:<[ \t]*(?:question|problem|explain|predict)[ \t]*>|"
@@ -52,14 +54,14 @@ class ParsedCompletion:
 
 def has_marks(text: str) -> bool:
     """Whether a text is in the asked form: a mark in angle brackets, or both an explanation and an answer in plain words."""
-    if "<" not in text and ":" not in text and "：" not in text:
+    if "<" in text and _TAG.search(text):
+        return True
+    if ":" not in text and "：" not in text:
         return False
-    kinds = set()
-    for match in _MARK.finditer(text):
-        if match.group("tag"):
-            return True
-        kinds.add(_is_answer(match))
-    return len(kinds) == 2
+    low = text.lower()
+    if "answer" not in low or not ("explanation" in low or "rationale" in low or "reasoning" in low):
+        return False
+    return len({_is_answer(match) for match in _MARK.finditer(text)}) == 2
 
 
 def split_completion(
@@ -118,9 +120,9 @@ def cut_run_on(text: str) -> str:
         `str`: The text up to the first next question ("Question:", "Q2:", "<Question>") in front of which an answer
         stands; the text itself, unchanged, where there is none.
     """
-    if "\n" not in text:
+    if "\n" not in text or (":" not in text and "：" not in text and "<" not in text):
         return text
-    for match in _NEXT.finditer(text):
+    for match in islice(_NEXT.finditer(text), 5):
         head = text[: match.start()]
         if next(find_commits(clean(head), limit=20), None):
             return head.rstrip()
