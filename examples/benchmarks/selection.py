@@ -181,7 +181,11 @@ def main(argv: list[str] | None = None) -> None:
     minutes = (time.perf_counter() - started) / 60
     print(f"\n{describe(here)}. {'QUICK run: not to be quoted. ' if args.quick else ''}{minutes:.1f} minutes in all.")
     if args.json:
-        figures = {"settings": {**vars(args), "samples": Path(args.samples).name}, "machine": here, "selections": results}
+        figures = {
+            "settings": {**vars(args), "samples": Path(args.samples).name},
+            "machine": here,
+            "selections": results,
+        }
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 

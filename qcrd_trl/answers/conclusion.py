@@ -152,8 +152,8 @@ def _is_counted(before: str) -> bool:
     """Whether the number behind this text is a label, such as the 2 of "Step 2"."""
     if not before.endswith((" ", " #")):
         return False
-    words = (spaced_words(before[-16:]) or "").split()
-    if before.isascii() and not (words and words[-1].endswith(_COUNTED_ENDS)):
+    spaced = spaced_words(before[-16:])
+    if spaced is not None and not spaced.rstrip(" ").endswith(_COUNTED_ENDS):
         return False
     return bool(_COUNTED.search(before))
 

@@ -120,8 +120,7 @@ _ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 _ORDER = {
-    pattern: rank
-    for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
+    pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
 }
 _ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
@@ -155,7 +154,11 @@ def is_sentence_stop(text: str, match: re.Match) -> bool:
     start = max(0, match.start() - 8)
     word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
     last = word[2]
-    if last.isascii() and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit()) and len(last) > 2:
+    if (
+        last.isascii()
+        and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit())
+        and len(last) > 2
+    ):
         return True
     if not _ABBREVIATION.search(word[2].lstrip("(\"'")):
         return True

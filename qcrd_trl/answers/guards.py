@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 # Letters as lower case, everything else as a space, so that what is left are words. Same length as the text.
-_LETTERS_ONLY = {code: " " for code in range(128)}
+_LETTERS_ONLY = dict.fromkeys(range(128), " ")
 _LETTERS_ONLY |= {code: chr(code) for code in range(ord("a"), ord("z") + 1)}
 _LETTERS_ONLY |= {code: chr(code).lower() for code in range(ord("A"), ord("Z") + 1)}
 
@@ -26,7 +26,7 @@ def lowered(text: str) -> str:
 
 def has_any(text: str, parts: Iterable[str]) -> bool:
     """Whether one of the parts stands in the text."""
-    for part in parts:  # faster than `any` with a generator
+    for part in parts:  # noqa: SIM110 (`any` with a generator takes twice as long)
         if part in text:
             return True
     return False

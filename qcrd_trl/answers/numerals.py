@@ -42,7 +42,22 @@ _PLAIN_AFTER = re.compile(
     r" (?!(?i:and) |hundred|thousand|lakh|million|crore|billion|trillion|bn|x|dollar|euro|pound|rupee|pi|sqrt|times|plus|minus|"
     r"divided)[A-Za-z]"
 )
-_NOT_PLAIN_BEFORE = ("minus", "negative", "rs", "inr", "usd", "eur", "gbp", "aud", "cad", "jpy", "rmb", "times", "plus", "by")
+_NOT_PLAIN_BEFORE = (
+    "minus",
+    "negative",
+    "rs",
+    "inr",
+    "usd",
+    "eur",
+    "gbp",
+    "aud",
+    "cad",
+    "jpy",
+    "rmb",
+    "times",
+    "plus",
+    "by",
+)
 _PLAIN_BEFORE = frozenset("abcdefghijklmnopqrstuvwyz,;:=")
 _OPERATORS = frozenset("+*×÷")
 _SIGN = re.compile(rf"({_CURRENCY} ?)?((?:minus |negative )|[-+]+)?({_CURRENCY} ?)?$", re.IGNORECASE)
@@ -222,9 +237,7 @@ def _plain(text: str, match: re.Match) -> Number | None:
         if nearest != " " or begin < 2:
             return None
         before = text[begin - 2]
-        if before in _OPERATORS:
-            operand = True
-        elif before == "x" and text[max(0, begin - 4) : begin - 2].rstrip(" ")[-1:].isdigit():
+        if before in _OPERATORS or (before == "x" and text[max(0, begin - 4) : begin - 2].rstrip(" ")[-1:].isdigit()):
             operand = True
         elif before == "-":
             if begin < 4 or text[begin - 3] != " " or not text[begin - 4].isdigit():

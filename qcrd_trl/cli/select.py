@@ -258,7 +258,7 @@ def _selected(args: SelectArguments, rows: Rows, chunks: Chunks) -> Iterator[Sel
 
 
 def _is_samples_file(rows: Rows) -> bool:
-    return APPENDED_COLUMNS <= set(rows.column_names)
+    return set(rows.column_names) >= APPENDED_COLUMNS
 
 
 def _columns(args: SelectArguments, rows: Rows) -> Columns:

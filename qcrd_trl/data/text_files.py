@@ -97,7 +97,7 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 logger.warning("%s: left out, the last line of this samples file is cut off.", place)
                 return
             if is_appended is None:
-                is_appended = APPENDED_COLUMNS <= row.keys()
+                is_appended = row.keys() >= APPENDED_COLUMNS
             yield row
 
 

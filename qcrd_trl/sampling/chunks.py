@@ -190,7 +190,9 @@ class Chunks(Iterable[Chunk]):
             self._chunks = self._partition()
             self.num_chunks = len(self._chunks)
         elif self._part.settings_hash is not None:
-            raise DataError(f"{rows.name} has one row a question: --settings_hash is for samples files, one row a sample.")
+            raise DataError(
+                f"{rows.name} has one row a question: --settings_hash is for samples files, one row a sample."
+            )
         elif rows.num_rows is not None and self._part.num_shards == 1:
             self.num_questions, self.num_chunks = rows.num_rows, -(-rows.num_rows // size)
 
@@ -245,8 +247,12 @@ class Chunks(Iterable[Chunk]):
                 self.settings[settings] += 1
                 if part.settings_hash is not None and settings != part.settings_hash:
                     continue
-            key = read_id(row, columns.id, index) if columns.id else json.dumps(row.get(columns.prompt), sort_keys=True)
-            short = key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()[:16]
+            key = (
+                read_id(row, columns.id, index) if columns.id else json.dumps(row.get(columns.prompt), sort_keys=True)
+            )
+            short = (
+                key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()[:16]
+            )
             number = numbers.get(short)
             if number is None:
                 name = key if columns.id else str(len(numbers))

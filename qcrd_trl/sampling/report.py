@@ -224,8 +224,14 @@ class SelectionReport:
             _line("with a positive (yield)", self.with_positive, self.rows_in),
             _line("with a negative", self.with_negative, self.rows_in),
             _line("ties", self.ties, self.rows_in),
-            *([_line("below the agreement asked for", self.below_agreement, self.rows_in)] * bool(self.below_agreement)),
-            *([_line("all positives below the quality", self.quality["questions"], self.rows_in)] * bool(self.quality)),
+            *(
+                [_line("below the agreement asked for", self.below_agreement, self.rows_in)]
+                * bool(self.below_agreement)
+            ),
+            *(
+                [_line("all positives below the quality", self.quality["questions"], self.rows_in)]
+                * bool(self.quality)
+            ),
             "",
             _line("samples", of_samples),
             _line("  voting", self.samples["voting"], of_samples),

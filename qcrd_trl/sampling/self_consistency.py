@@ -210,9 +210,7 @@ def select_rationales(
     )
     if below and label_source != "gold":
         chosen, decided = None, False
-    positives, negatives, duplicates, near = (
-        _split(order, positive, near_duplicates) if decided else ((), (), 0, 0)
-    )
+    positives, negatives, duplicates, near = _split(order, positive, near_duplicates) if decided else ((), (), 0, 0)
     if below:
         positives = ()
     return Selection(

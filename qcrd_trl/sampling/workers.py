@@ -76,7 +76,9 @@ def map_in_order(
 
 
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the main one ends the rest
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of a terminal: the main one ends the rest
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
