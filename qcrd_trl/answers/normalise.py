@@ -83,7 +83,8 @@ def plain_characters(text: str) -> str:
             text = text.replace(char, _plain_character(char))
         if _VULGAR in text:
             text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
-    return text.translate(_CONTROLS)
+    # Whatever can be printed, and line feeds, hold no control character.
+    return text if text.replace("\n", "").isprintable() else text.translate(_CONTROLS)
 
 
 def collapse_spaces(text: str) -> str:

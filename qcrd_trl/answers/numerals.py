@@ -39,8 +39,8 @@ _BEFORE_OPERATOR = re.compile(r"(?:[+*/×÷^±√]|[\d)%] ?-|\d ?x|√\(?|times|
 _PLAIN_AFTER = re.compile(
     r"\Z|[.;!?\n\"'\]=]|,(?! ?\d)|[)%](?:\Z|[.;!?\n]|,(?! ?\d)| [a-ce-lnoq-suvwyz=])| [=<>(&]|"
     r"(?P<operator> ?[+÷]| - ?[$(]{0,2}\d| ?[*×](?! ?10)| x ?(?!10)[$(\d])|"
-    r" (?!(?i:and) |hundred|thousand|lakh|million|crore|billion|trillion|bn|x|dollar|euro|pound|rupee|pi|sqrt|times|plus|minus|"
-    r"divided)[A-Za-z]"
+    r" (?!(?i:and) |hundred|thousand|lakh|million|crore|billion|trillion|bn|x|pi\b|sqrt|times|plus|minus|divided|"
+    r"(?:dollar|euro|pound|rupee)s?(?: and|,)? \d)[A-Za-z]"
 )
 _NOT_PLAIN_BEFORE = (
     "minus",
