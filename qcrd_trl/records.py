@@ -77,6 +77,14 @@ class Selection:
             Samples that could not vote, counted by reason.
         duplicates (`int`):
             Texts left out of `positives` and `negatives` because an equal one is already in.
+        near_duplicates (`int`):
+            Texts left out because one that is kept is nearly the same.
+        without_explanation (`int`):
+            Votes that no rationale stands behind: an answer without an explanation, or an explanation that reaches another.
+        below_agreement (`bool`):
+            Whether the answer that would be the label has too small a share of the samples.
+        statuses (`Mapping[str, int]`):
+            All samples, counted by the status that the sampler gave them.
         gold_votes (`int` or `None`):
             Votes that equal the gold label; `None` without a gold label.
         majority_is_gold (`bool` or `None`):
@@ -94,6 +102,10 @@ class Selection:
     abstentions: int
     dropped: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    near_duplicates: int = 0
+    without_explanation: int = 0
+    below_agreement: bool = False
+    statuses: Mapping[str, int] = field(default_factory=dict)
     gold_votes: int | None = None
     majority_is_gold: bool | None = None
 

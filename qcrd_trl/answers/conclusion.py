@@ -2,12 +2,16 @@
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from .cues import sentences
+from .guards import has_any, lowered, spaced_words
 from .numerals import Number, find_numbers
 
 
 _EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
+# The same without its words; it begins with a set of characters, so that it is searched for quickly.
+_EQUALS_SIGN = re.compile(r"[=≈-](?:(?<=≈)|(?<=-)>|(?<==)(?:>|(?<![<>!=]=)=*))")
 _ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
 _REJECTED = re.compile(
     r"(?:(?:\bnot|n't|\bnever)(?: [a-z]+)?|\bneither|\brather than|\binstead of|\bnor|≠|!=|\bas opposed to|\bunlike)"
@@ -78,49 +82,104 @@ _FOUND = re.compile(
     r"average of|cost of|only|exactly|left with|made)[ $]*$",
     re.IGNORECASE,
 )
+_TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
+_LABEL_END = re.compile(r" ?[:.)]")
+_UNKNOWN = re.compile(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])")
+_ALTOGETHER = re.compile(r"(?: [a-z]+){0,2} (?:in total|altogether|in all|all told)\b")
+_FROM_TO = re.compile(r"\bfrom [^,.]{1,30} to [$]?$")
+_LOWER_WORD = re.compile(r"[a-z']+")
+_CLAUSE_END = re.compile(r",(?!\d)|$")
+
+# Words without one of which a pattern above cannot match.
+_REJECTING = ("not", "n't", "never", "neither", "than", "instead", "nor", "≠", "!=", "opposed", "unlike")
+_DISMISSING = ("wrong", "incorrect", "too ", "not", "n't")
+_COUNTED_WORDS = frozenset(
+    [*"no number page room level round answer".split()]
+    + [
+        word + plural
+        for word in "step day week question problem part method option chapter figure table case row".split()
+        + "example equation grade".split()
+        for plural in ("", "s")
+    ]
+)
+_COUNTED_ENDS = tuple(sorted(_COUNTED_WORDS))
+_THEREFORE_WORDS = frozenset(
+    "meaning giving leaving making resulting so therefore thus hence consequently rounds round rounded".split()
+)
+_THEREFORE_PHRASES = ("which ", "that is", "that means", "a total of", "i e")
+_SUBORDINATE_WORDS = frozenset(
+    "because since after before when while if although though than where who out until unless given as".split()
+)
+_STATED_WORDS = frozenset(
+    "cost costs weigh weighs make makes give gives is are was were be take takes earn earns earned pay pays paid hold holds "
+    "total totals bring brings yield yields need needs get gets has have had receive receives contain contains".split()
+)
+_FOUND_WORDS = frozenset("of to only exactly with made".split())
 
 
-def _blank(pattern: re.Pattern, text: str) -> str:
-    return pattern.sub(lambda match: " " * len(match.group()), text)
+def _blank_asides(text: str) -> str:
+    if "(" not in text and "[" not in text:
+        return text
+    return _ASIDE.sub(lambda match: " " * len(match.group()), text)
 
 
-def usable_numbers(text: str) -> list[Number]:
+def _equals(text: str) -> list[re.Match]:
+    if "equal" in lowered(text):
+        return list(_EQUALS.finditer(text))
+    if "=" in text or "->" in text or "≈" in text:
+        return list(_EQUALS_SIGN.finditer(text))
+    return []
+
+
+@lru_cache(maxsize=64)  # the last sentences are looked at several times
+def usable_numbers(text: str) -> tuple[Number, ...]:
     """The numbers that can be an answer: not rejected by a "not", no label such as the 2 of "Step 2:"."""
+    low = lowered(text)
+    may_reject, may_dismiss = has_any(low, _REJECTING), has_any(low, _DISMISSING)
     numbers = []
     for number in find_numbers(text):
-        before = text[max(0, number.start - 40) : number.start]
         if (
-            _REJECTED.search(before)
-            or _DISMISSED.match(text, number.end)
-            or (_COUNTED.search(before) and re.match(r" ?[:.)]", text[number.end :]))
+            (may_reject and _REJECTED.search(text[max(0, number.start - 40) : number.start]))
+            or (may_dismiss and _DISMISSED.match(text, number.end))
+            or (_LABEL_END.match(text, number.end) and _is_counted(text[max(0, number.start - 40) : number.start]))
         ):
             continue
         numbers.append(number)
-    return numbers
+    return tuple(numbers)
+
+
+def _is_counted(before: str) -> bool:
+    """Whether the number behind this text is a label, such as the 2 of "Step 2"."""
+    if not before.endswith((" ", " #")):
+        return False
+    spaced = spaced_words(before[-16:])
+    if spaced is not None and not spaced.rstrip(" ").endswith(_COUNTED_ENDS):
+        return False
+    return bool(_COUNTED.search(before))
 
 
 def after_equals(text: str, numbers: list[Number]) -> Number | None:
     """The result of the last equation: the number to the right of the last equals sign, else the one to its left."""
-    signs = list(_EQUALS.finditer(text))
-    for sign in reversed(signs):
+    for sign in reversed(_equals(text)):
         right = [number for number in numbers if number.start >= sign.end()]
         if right and not right[0].operand:
             gap = text[sign.end() : right[0].start]
             return right[0] if len(gap) < 40 else None
-        if not right and re.match(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])", text[sign.end() :]):
+        if not right and _UNKNOWN.match(text, sign.end()):
             left = [number for number in numbers if number.end <= sign.start()]
             if left and sign.start() - left[-1].end <= 1 and not left[-1].operand:
                 return left[-1]  # 12 = x
     return None
 
 
-def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]]) -> int:
+def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spaced: str | None) -> int:
     """How little a number looks like the one that a sentence is about; 0 is best."""
     before = text[max(0, number.start - 60) : number.start]
+    nearest = None if spaced is None else spaced[max(0, number.start - 60) : number.start].split()[-4:]
     cost = 0
     if any(start <= number.start < end for start, end in subordinate):
         cost += 4
-    if _COUNTED.search(before):
+    if _is_counted(before):
         cost += 3
     if number.ordinal:
         cost += 6
@@ -130,13 +189,15 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]]) -> 
         cost += 2
     if text[number.end : number.end + 1] == "-" and text[number.end + 1 : number.end + 2].isalpha():
         cost += 2  # a 12-inch pizza
-    if re.compile(r"(?: [a-z]+){0,2} (?:in total|altogether|in all|all told)\b").match(text, number.end):
+    if _ALTOGETHER.match(text, number.end):
         cost -= 3
-    if _STATED.search(before):
+    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(before):
         return cost - 1
-    if _FOUND.search(before) or re.search(r"\bfrom [^,.]{1,30} to [$]?$", before):
+    if (nearest is None or not _FOUND_WORDS.isdisjoint(nearest[-1:])) and (
+        _FOUND.search(before) or _FROM_TO.search(before)
+    ):
         return cost
-    words = re.findall(r"[a-z']+", before.lower().rpartition(",")[2])[-2:]
+    words = _LOWER_WORD.findall(before.lower().rpartition(",")[2])[-2:]
     if words and _GIVEN.fullmatch(words[-1]):
         cost += 3
     elif (words and words[-1] == "of") or (len(words) == 2 and words[0] in ("each", "every", "per")):
@@ -144,17 +205,19 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]]) -> 
     return cost
 
 
-def _subordinate_spans(text: str) -> list[tuple[int, int]]:
+def _subordinate_spans(text: str, spaced: str | None) -> list[tuple[int, int]]:
+    if spaced is not None and "ing " not in spaced and _SUBORDINATE_WORDS.isdisjoint(spaced.split()):
+        return []
     spans = []
     for match in _SUBORDINATE.finditer(text):
-        end = re.compile(r",(?!\d)|$").search(text, match.end()).start()
+        end = _CLAUSE_END.search(text, match.end()).start()
         if match.group().strip(", ").lower() in ("than", "out of"):
             end = min(end, match.end() + 12)
         spans.append((match.start(), end))
     return spans
 
 
-def _is_aside(match: re.Match, text: str, numbers: list[Number], results: set[Fraction]) -> bool:
+def _is_aside(match: re.Match, text: str, numbers: list[Number], results: frozenset[Fraction]) -> bool:
     """Whether ", leaving 4" only adds to a conclusion that stands in front of it."""
     head = {n.value for n in numbers if n.end <= match.start() and not n.operand}
     tail = {n.value for n in numbers if n.start >= match.end()}
@@ -164,7 +227,20 @@ def _is_aside(match: re.Match, text: str, numbers: list[Number], results: set[Fr
     return bool(participle and head and CONCLUSION.match(text) and not tail & results)
 
 
-def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
+def _therefores(text: str) -> list[re.Match]:
+    """Words that open a clause of a conclusion, the last one first."""
+    if ": " not in text:
+        spaced = spaced_words(text)
+        if (
+            spaced is not None
+            and _THEREFORE_WORDS.isdisjoint(spaced.split())
+            and not has_any(spaced, _THEREFORE_PHRASES)
+        ):
+            return []
+    return list(_THEREFORE.finditer(text))[::-1]
+
+
+def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
     """The number that a sentence concludes with.
 
     Numbers in brackets count only where there are no others. The last clause with a "so" counts, in it the result of an
@@ -173,55 +249,74 @@ def pick(sentence: str, results: set[Fraction] = frozenset()) -> Number | None:
     Args:
         sentence (`str`):
             A sentence of a cleaned text.
-        results (`set[Fraction]`, *optional*):
+        results (`_Results`, *optional*):
             Results of calculations in the text: a conclusion that restates one of them is preferred.
 
     Returns:
         `Number` or `None`: the number, if the sentence has one.
     """
-    outer = _blank(_ASIDE, _blank(_ASIDE, sentence))
+    outer = _blank_asides(_blank_asides(sentence))
     for text in (outer, sentence):
         numbers = [number for number in usable_numbers(text) if number.value is not None]
         if not numbers:
             continue
-        for match in reversed(list(_THEREFORE.finditer(text))):
+        for match in _therefores(text):
             tail = [number for number in numbers if number.start >= match.end()]
-            if (match.group("loose") or match.group("colon")) and _is_aside(match, text, numbers, results):
+            loose = match.group("loose") or match.group("colon")
+            if loose and _is_aside(match, text, numbers, results.found() if results else frozenset()):
                 continue
             if any(not number.operand for number in tail):
                 text = " " * match.end() + text[match.end() :]
                 numbers = tail
                 break
-        if re.search(r" or [a-zA-Z] ?=", text):
+        if " or " in text and _TWO_SOLUTIONS.search(text):
             return None  # two solutions
         if result := after_equals(text, numbers):
             return result
         numbers = [number for number in numbers if not number.operand]
         if not numbers:
             continue
-        spans = _subordinate_spans(text)
-        costs = [_demotion(text, number, spans) for number in numbers]
-        costs = [cost - 4 * (number.value in results) for number, cost in zip(numbers, costs, strict=True)]
+        if len(numbers) == 1:
+            return numbers[0]
+        spaced = spaced_words(text)
+        spans = _subordinate_spans(text, spaced)
+        costs = [_demotion(text, number, spans, spaced) for number in numbers]
+        found = results.found() if results else frozenset()
+        costs = [cost - 4 * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
         return numbers[costs.index(min(costs))]
     return None
 
 
-def _results(parts: list[str]) -> set[Fraction]:
-    """The results of the last equations in a text."""
-    results = set()
-    for part in reversed(parts[-40:]):
-        if _EQUALS.search(part):
-            numbers = [number for number in usable_numbers(part) if number.value is not None]
-            if result := after_equals(part, numbers):
-                results.add(result.value)
-                break
-    return results
+class _Results:
+    """The result of the last equation in a text, read only where it matters."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self._parts = parts
+        self._found: frozenset[Fraction] | None = None
+
+    def found(self) -> frozenset[Fraction]:
+        if self._found is None:
+            self._found = self._read()
+        return self._found
+
+    def _read(self) -> frozenset[Fraction]:
+        for part in reversed(self._parts[-40:]):
+            if _equals(part):
+                numbers = [number for number in usable_numbers(part) if number.value is not None]
+                if result := after_equals(part, numbers):
+                    return frozenset([result.value])
+        return frozenset()
 
 
-def _backwards(parts: list[str], results: set[Fraction]) -> Fraction | None:
+def _may_say_none_left(part: str) -> bool:
+    low = lowered(part)
+    return "left" in low or "remain" in low
+
+
+def _backwards(parts: list[str], results: _Results) -> Fraction | None:
     remark = None
     for part in reversed(parts[-60:]):
-        if (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
+        if _may_say_none_left(part) and (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
             return Fraction(0)
         picked = pick(part, results)
         if picked is None:
@@ -235,25 +330,35 @@ def _backwards(parts: list[str], results: set[Fraction]) -> Fraction | None:
     return remark
 
 
+def _before_check(parts: list[str], text: str) -> list[str]:
+    """The sentences without a check of the answer, which comes after a number."""
+    if not has_any(lowered(text), ("check", "verif", "confirm")):
+        return parts
+    looked, answered = 0, False
+    for index, part in enumerate(parts):
+        if not _CHECK.match(part):
+            continue
+        while looked < index and not answered:
+            answered = bool(usable_numbers(parts[looked]))
+            looked += 1
+        if answered:
+            return parts[:index]
+    return parts
+
+
 def conclude(text: str) -> Fraction | None:
     """The number that a text ends on where nothing announces an answer.
 
     Sentences are read from the last one back; remarks and checks of an answer are passed over.
     """
-    parts = [part[-1200:] for part in sentences(text)]
-    answered = False
-    for index, part in enumerate(parts):
-        if answered and _CHECK.match(part):
-            parts = parts[:index]
-            break
-        answered = answered or bool(usable_numbers(part))
-    results = _results(parts)
+    parts = _before_check([part[-1200:] for part in sentences(text)], text)
+    results = _Results(parts)
     for index, part in enumerate(parts[:4]):
         if index and EXPLAINS.match(part):
             # The answer first, then how it was found: they agree, or the way to it is told without an equation.
             head = _backwards(parts[:index], results)
             concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded and (head in results or not results):
+            if head is not None and not concluded and (not results.found() or head in results.found()):
                 return head
             break
     return _backwards(parts, results)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+from .guards import has_any, lowered, places_of
 from .latex import BOX_CLOSE, BOX_OPEN
 
 
@@ -37,6 +38,7 @@ _OTHER = re.compile(
     r"choice|option|relation(?:ship)?|classification|total) ?[:=](?=[ \n])",
     re.MULTILINE | re.IGNORECASE,
 )
+_BOX = re.compile(f"{BOX_OPEN}[^{BOX_OPEN}]")
 _HASH = re.compile(r"#{4} ?(?=\S)")
 _BEFORE = re.compile(
     rf"(?<=[\w.%)\]'\"]) (?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
@@ -91,12 +93,36 @@ _CONTINUATION = re.compile(
     r"\n(?:q|question|problem|human|user|premise|input|instruction|exercise|###? ?(?:question|problem)) ?\d{0,3} ?:",
     re.IGNORECASE,
 )
-_STOP = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)|\n")
+# Words without one of which a pattern above cannot match.
+_OPEN_WORDS = ("not ", "n't ", "possible to", "unable to", "no way to", "hard to", "sufficient", "answer")
+# How a match of the pattern begins.
+_OPEN_STARTS = (
+    *("cannot ", "can't ", "can not ", "could not ", "couldn't ", "unable to ", "impossible to ", "not possible to "),
+    *("no way to ", "hard to ", "not enough ", "insufficient ", "no sufficient ", "no answer", "no correct answer"),
+    *("no valid answer", "i do not ", "i don't ", "we do not ", "we don't "),
+)
+_CONTINUATION_STARTS = tuple(
+    f"\n{word}" for word in ("q", "problem", "human", "user", "premise", "input", "instruction", "exercise", "#")
+)
+_RETRACTION_WORDS = (
+    *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
+    *("actually", "correct", "error", "wrong", "not right", "let me"),
+)
+_HEADING_ENDS = (
+    *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
+    *("choice", "option", "relation", "relationship", "classification", "total"),
+)
+# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
+_STOP = re.compile(r"[.!?\n](?:(?<=\n)|(?<!\n)[.!?]*[\"')\]]*(?=\s|$))")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
     r"(?<![\w])[A-Z])$",
     re.IGNORECASE,
 )
+_ORDER = {
+    pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
+}
+_ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
 
 @dataclass(frozen=True)
@@ -127,6 +153,13 @@ def is_sentence_stop(text: str, match: re.Match) -> bool:
         return True
     start = max(0, match.start() - 8)
     word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
+    last = word[2]
+    if (
+        last.isascii()
+        and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit())
+        and len(last) > 2
+    ):
+        return True
     if not _ABBREVIATION.search(word[2].lstrip("(\"'")):
         return True
     following = text[match.end() : match.end() + 2].strip(" ")
@@ -203,6 +236,65 @@ def _before(text: str, match: re.Match) -> Commit | None:
     return Commit("before", prefix.strip(), match.start(), match.end())
 
 
+def _may_have_heading(low: str) -> bool:
+    """Whether a word such as "result" stands in front of a colon or an equals sign."""
+    for sign in (": ", ":\n", "= ", "=\n"):
+        place = low.find(sign)
+        while place >= 0:
+            if low[max(0, place - 16) : place].rstrip(" ").endswith(_HEADING_ENDS):
+                return True
+            place = low.find(sign, place + 1)
+    return False
+
+
+def _find_from(pattern: re.Pattern, text: str, places: list[int]) -> list[re.Match]:
+    """The matches of a pattern, if every match begins at one of the places."""
+    found, end = [], 0
+    for place in places:
+        if place >= end and (match := pattern.match(text, place)):
+            found.append(match)
+            end = match.end()
+    return found
+
+
+def _marks(text: str) -> list[tuple[int, str, re.Match]]:
+    """Where a commit may be: place, kind and match, in order; at one place in the order of the patterns below."""
+    low = lowered(text)
+    if len(low) != len(text):  # places in one are none in the other
+        patterns = [("box", _BOX), ("hash", _HASH), ("cue", _ANSWER), ("cue", _LINE), ("cue", _CORRECTION)]
+        patterns += [("before", _BEFORE), ("heading", _OTHER), ("open", _OPEN)]
+        found = [(kind, match) for kind, pattern in patterns for match in pattern.finditer(text)]
+    else:
+        found = [(kind, match) for kind, pattern in _patterns_of(text, low) for match in pattern.finditer(text)]
+        if "ans" in low:
+            found += [("cue", match) for match in _find_from(_ANSWER, text, places_of(low, ("ans",)))]
+        if has_any(low, _OPEN_WORDS):
+            found += [("open", match) for match in _find_from(_OPEN, text, places_of(low, _OPEN_STARTS))]
+    if not found:
+        return found
+    marks = [(match.start(), kind, match) for kind, match in found]
+    return sorted(marks, key=lambda mark: (mark[0], _ORDER[mark[2].re]))
+
+
+def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
+    """The patterns that may match a text, with the kind of commit that each finds."""
+    found = []
+    if BOX_OPEN in text:
+        found.append(("box", _BOX))
+    if "####" in text:
+        found.append(("hash", _HASH))
+    has_answer = "answer" in low
+    if has_answer or "a:" in low or "a :" in low or "####" in text:
+        found.append(("cue", _LINE))
+    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
+        found.append(("cue", _CORRECTION))
+    if has_answer:
+        found.append(("before", _BEFORE))
+    if _may_have_heading(low):
+        found.append(("heading", _OTHER))
+    return found
+
+
 def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
     """Yield the commits of a cleaned text, the last one first.
 
@@ -212,19 +304,7 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
         limit (`int`, *optional*, defaults to `500`):
             How many candidates to look at: a text that repeats its cue thousands of times is not read in full.
     """
-    marks = [(match.start(), "box", match) for match in re.finditer(f"{BOX_OPEN}[^{BOX_OPEN}]", text)]
-    for kind, pattern in (
-        ("hash", _HASH),
-        ("cue", _ANSWER),
-        ("cue", _LINE),
-        ("cue", _CORRECTION),
-        ("before", _BEFORE),
-        ("heading", _OTHER),
-        ("open", _OPEN),
-    ):
-        marks += [(match.start(), kind, match) for match in pattern.finditer(text)]
-    marks.sort(key=lambda mark: mark[0])
-    for start, kind, match in reversed(marks[-limit:]):
+    for start, kind, match in reversed(_marks(text)[-limit:]):
         if kind == "box":
             close = text.find(BOX_CLOSE, start, start + 2 * REGION)
             end = close if close >= 0 else min(len(text), start + REGION)
@@ -246,6 +326,8 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
 
 def cut_continuation(text: str) -> str:
     """Drop a next question that the model went on to ask itself once it had answered the first."""
+    if "\n" not in text or ":" not in text or not has_any(lowered(text), _CONTINUATION_STARTS):
+        return text
     for match in islice(_CONTINUATION.finditer(text), 5):
         head = text[: match.start()]
         if next(find_commits(head, limit=20), None):
@@ -283,7 +365,7 @@ def resolve(
         value = read(commit)
         if value is None:
             continue
-        retractions = list(_RETRACTION.finditer(text, max(0, commit.start - 1)))
+        retractions = _retractions(text, max(0, commit.start - 1))
         if not retractions:
             return None if value is NO_ANSWER else value
         tails = [text[retractions[-1].end() :], text[retractions[0].end() :]]
@@ -295,9 +377,15 @@ def resolve(
         denied = _DENIED.search(text[retractions[0].start() :][:200])
         return None if denied or value is NO_ANSWER else value
     value = conclude(text)
-    if value is None and (retractions := list(_RETRACTION.finditer(text))):
+    if value is None and (retractions := _retractions(text)):
         return conclude(text[retractions[-1].end() :])
     return value
+
+
+def _retractions(text: str, start: int = 0) -> list[re.Match]:
+    if not has_any(lowered(text), _RETRACTION_WORDS):
+        return []
+    return list(_RETRACTION.finditer(text, start))
 
 
 def is_refusal(region: str) -> bool:

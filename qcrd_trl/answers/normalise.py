@@ -5,6 +5,7 @@ Every step takes time linear in the text: no pattern has two unbounded repeats t
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from .latex import to_plain
 
@@ -46,9 +47,14 @@ _SPECIAL = {
     "\x85": "\n",
 }
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_FOREIGN = re.compile(r"[^\x00-\x7f]")
+# A line that begins like a rule, a heading, a quotation or the point of a list.
+_MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
+_CONTROLS = {code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10}
 _VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
 
 
+@lru_cache(maxsize=4096)
 def _plain_character(char: str) -> str:
     if char in _SPECIAL:
         return _SPECIAL[char]
@@ -67,20 +73,26 @@ def _plain_character(char: str) -> str:
 
 def plain_characters(text: str) -> str:
     """Map digits, dashes, quotes, spaces and fractions of all scripts to ASCII, and drop invisible characters."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.isascii():
-        text = re.sub(r"− +(?=[\d.$])", "−", text)  # a true minus sign belongs to its number
+        if "− " in text:
+            text = re.sub(r"− +(?=[\d.$])", "−", text)  # a true minus sign belongs to its number
         text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
-        text = text.translate({ord(char): _plain_character(char) for char in set(text) if ord(char) > 127})
-        text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
-    return text.translate({code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10})
+        for char in set(_FOREIGN.findall(text)):  # what a character becomes holds no character that becomes another
+            text = text.replace(char, _plain_character(char))
+        if _VULGAR in text:
+            text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
+    # Whatever can be printed, and line feeds, hold no control character.
+    return text if text.replace("\n", "").isprintable() else text.translate(_CONTROLS)
 
 
 def collapse_spaces(text: str) -> str:
     """Leave single spaces and at most one empty line in a row."""
-    text = re.sub(r"[ \t]+", " ", text)
+    if "  " in text or "\t" in text:
+        text = re.sub(r"[ \t]+", " ", text)
     text = text.replace(" \n", "\n").replace("\n ", "\n")
-    return re.sub(r"\n{3,}", "\n\n", text).strip()
+    return (re.sub(r"\n{3,}", "\n\n", text) if "\n\n\n" in text else text).strip()
 
 
 def _annotation(match: re.Match) -> str:
@@ -91,22 +103,29 @@ def _annotation(match: re.Match) -> str:
 
 def strip_markup(text: str) -> str:
     """Remove markdown emphasis, code marks, struck text, HTML tags and calculator annotations."""
-    text = re.sub(r"<<([^<>\n]*)>>", _annotation, text)
-    text = re.sub(r"<(s|del|strike)>[^<>]{0,300}</\1>", " ", text, flags=re.IGNORECASE)
-    text = re.sub(r"<((?:final[ _]?)?answer)>", r"\n\1: ", text, flags=re.IGNORECASE)
-    text = re.sub(r"<(/?(?:final[ _]?)?answer|br ?/?|/?p|/?div|/?think)>", "\n", text, flags=re.IGNORECASE)
-    text = re.sub(r"<(/?[a-zA-Z][a-zA-Z0-9]{0,15})(?: [^<>]{0,80})?/?>", _tag, text)
-    text = re.sub(r"~~[^~\n]{1,300}~~", " ", text)
-    text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
-    text = re.sub(r"\*\*+|__+", "", text)
-    text = re.sub(r"(?<![\w*)])[*_](?=[\w$(-])|(?<=[\w.!?%)])[*_](?![\w* (])", "", text)
-    # A space and a word, not a second operand, follow the closing star of "*42* apples".
-    text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
-    text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
-    # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
-    text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^ ?>{1,4} ?", "", text, flags=re.MULTILINE)
-    return re.sub(r"^ ?[*•◦‣-] (?=\S)", "", text, flags=re.MULTILINE).replace("$$", " ")
+    # Each step is skipped where the text lacks its mark: most texts have none.
+    if "<" in text:
+        text = re.sub(r"<<([^<>\n]*)>>", _annotation, text)
+        text = re.sub(r"<(s|del|strike)>[^<>]{0,300}</\1>", " ", text, flags=re.IGNORECASE)
+        text = re.sub(r"<((?:final[ _]?)?answer)>", r"\n\1: ", text, flags=re.IGNORECASE)
+        text = re.sub(r"<(/?(?:final[ _]?)?answer|br ?/?|/?p|/?div|/?think)>", "\n", text, flags=re.IGNORECASE)
+        text = re.sub(r"<(/?[a-zA-Z][a-zA-Z0-9]{0,15})(?: [^<>]{0,80})?/?>", _tag, text)
+    if "~~" in text:
+        text = re.sub(r"~~[^~\n]{1,300}~~", " ", text)
+    if "`" in text:
+        text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
+    if "*" in text or "_" in text:
+        text = re.sub(r"\*\*+|__+", "", text)
+        text = re.sub(r"(?<![\w*)])[*_](?=[\w$(-])|(?<=[\w.!?%)])[*_](?![\w* (])", "", text)
+        # A space and a word, not a second operand, follow the closing star of "*42* apples".
+        text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
+    if text[:1] in " |:=#>*•◦‣-" or _MARKED_LINE.search(text):
+        text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
+        # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
+        text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^ ?>{1,4} ?", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^ ?[*•◦‣-] (?=\S)", "", text, flags=re.MULTILINE)
+    return text.replace("$$", " ")
 
 
 def _tag(match: re.Match) -> str:

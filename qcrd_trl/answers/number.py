@@ -155,6 +155,8 @@ def extract_number(text: str) -> Fraction | None:
 
 def _drop_enumeration(text: str) -> str:
     """Remove the numbers of a numbered list, which starts at 1 and counts on."""
+    if "1. " not in text and "1) " not in text:
+        return text
     expected = 1
 
     def number(match: re.Match) -> str:

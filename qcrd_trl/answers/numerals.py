@@ -1,16 +1,19 @@
 """Finds the numbers of a text and reads each as an exact rational."""
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
 
-from .words import PARTS, SCALES, find_word_numbers
+from .guards import spaced_words
+from .words import PARTS, SCALES, VOCABULARY, find_word_numbers
 
 
 MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to read more than 4300 digits
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
-_RUN = re.compile(r"(?:(?<![A-Za-z])\.\d|\d)[\d,._']*")
+# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
+_RUN = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
 _SPACED_GROUPS = re.compile(r"(?: \d{3})+(\.\d+)?(?!\d|[,.:/]\d)")
 _PLAIN = re.compile(r"\d*\.?\d+")
 _GROUPED = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}|\d{1,3}(?:'\d{3})+|\d{1,3}(?:_\d{3})+)(\.\d+)?")
@@ -31,12 +34,40 @@ _AFTER_OPERATOR = re.compile(
 )
 _BEFORE_OPERATOR = re.compile(r"(?:[+*/×÷^±√]|[\d)%] ?-|\d ?x|√\(?|times|plus|minus|divided by)[ ($]{0,4}$")
 
-
+# Most numbers are a few digits between a word and a word or a full stop: "has 12 apples". What stands around those can be
+# neither sign, currency, fraction, power, scale, unit nor operator, and nothing else has to be tried.
+_PLAIN_AFTER = re.compile(
+    r"\Z|[.;!?\n\"'\]=]|,(?! ?\d)|[)%](?:\Z|[.;!?\n]|,(?! ?\d)| [a-ce-lnoq-suvwyz=])| [=<>(&]|"
+    r"(?P<operator> ?[+÷]| - ?[$(]{0,2}\d| ?[*×](?! ?10)| x ?(?!10)[$(\d])|"
+    r" (?!(?i:and) |hundred|thousand|lakh|million|crore|billion|trillion|bn|x|pi\b|sqrt|times|plus|minus|divided|"
+    r"(?:dollar|euro|pound|rupee)s?(?: and|,)? \d)[A-Za-z]"
+)
+_NOT_PLAIN_BEFORE = (
+    "minus",
+    "negative",
+    "rs",
+    "inr",
+    "usd",
+    "eur",
+    "gbp",
+    "aud",
+    "cad",
+    "jpy",
+    "rmb",
+    "times",
+    "plus",
+    "by",
+)
+_PLAIN_BEFORE = frozenset("abcdefghijklmnopqrstuvwyz,;:=")
+_OPERATORS = frozenset("+*×÷")
+_SIGN = re.compile(rf"({_CURRENCY} ?)?((?:minus |negative )|[-+]+)?({_CURRENCY} ?)?$", re.IGNORECASE)
+_SPACED_MINUS = re.compile(r"(?:[=≈:(\[] ?|\$)(-) $")
+_MONEY = re.compile(r"[$€£¥₹] ?$")
+_BELOW = re.compile(r"(?:/\d+)+|\.\d+")
 _SIGN_WORD = re.compile(r"(?<!\w)(?:minus|negative) $", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A number as it stands in a text.
 
     Attributes:
@@ -113,7 +144,7 @@ class _Reader:
             word, thousand, letter = match.groups()
             scale = SCALES[word] if word else 1000 if thousand else None
             # "5M" may be metres; after a currency sign M and B are millions and billions.
-            money = bool(re.compile(r"[$€£¥₹] ?$").search(self.text, max(0, self.start - 2), self.start))
+            money = bool(_MONEY.search(self.text, max(0, self.start - 2), self.start))
             if letter and money:
                 scale = 10**6 if letter == "M" else 10**9
             if scale:
@@ -135,7 +166,7 @@ class _Reader:
         elif match := self._match(_SLASH):
             bottom = match.group(1) or match.group(2)
             self.value, self.end = _over(self.value, bottom), match.end()
-            if more := re.compile(r"(?:/\d+)+|\.\d+").match(self.text, self.end):  # a date, or a decimal below
+            if more := _BELOW.match(self.text, self.end):  # a date, or a decimal below
                 decimal = _read_run(bottom + more.group()) if more.group()[0] == "." else None
                 self.value = _times(self.value, int(bottom) / decimal) if decimal else None
                 self.end = more.end()
@@ -154,12 +185,12 @@ def _sign(text: str, start: int) -> tuple[int, int]:
     """The sign in front of a number, and where the number starts with its sign and currency."""
     window = text[max(0, start - 16) : start]
     offset = start - len(window)
-    match = re.search(rf"({_CURRENCY} ?)?((?:minus |negative )|[-+]+)?({_CURRENCY} ?)?$", window, re.IGNORECASE)
+    match = _SIGN.search(window)
     before, sign, _ = match.groups()
     begin = offset + match.start()
     if not sign:
         # "= - 7": a spaced minus is a sign only where no operand can stand before it.
-        if spaced := re.search(r"(?:[=≈:(\[] ?|\$)(-) $", window):
+        if spaced := _SPACED_MINUS.search(window):
             return -1, offset + spaced.start(1)
         return 1, begin
     left = text[:begin].rstrip(" ")[-1:] if begin else ""
@@ -177,10 +208,56 @@ def _is_glued(text: str, start: int, digits: int) -> bool:
     return (text[digits - 1 : digits].isalpha() or text[digits - 1 : digits] == "_") if digits else False
 
 
+@lru_cache(maxsize=4096)
+def _whole(digits: str) -> Fraction:
+    return Fraction(int(digits))
+
+
+def _plain(text: str, match: re.Match) -> Number | None:
+    """The number of a run of digits, if nothing around it can change what it is; else `None`, and all has to be tried."""
+    run = match.group().rstrip(",._'")
+    if not run.isdigit() or len(run) > 15:
+        return None
+    start = match.start()
+    end = start + len(run)
+    after = _PLAIN_AFTER.match(text, end)
+    if not after:
+        return None
+    operand = after.lastgroup is not None
+    begin = start - 1 if start and text[start - 1] == "$" else start
+    if begin:
+        nearest = text[begin - 1]
+        if nearest in "*×÷":
+            return Number(begin, end, _whole(run), False, True)
+        if nearest == "=":
+            return Number(begin, end, _whole(run), False, operand)
+        if nearest == "(":
+            operand = operand or bool(_BEFORE_OPERATOR.search(text, max(0, begin - 16), begin))
+            return Number(begin, end, _whole(run), False, operand)
+        if nearest != " " or begin < 2:
+            return None
+        before = text[begin - 2]
+        if before in _OPERATORS or (before == "x" and text[max(0, begin - 4) : begin - 2].rstrip(" ")[-1:].isdigit()):
+            operand = True
+        elif before == "-":
+            if begin < 4 or text[begin - 3] != " " or not text[begin - 4].isdigit():
+                return None
+            operand = True
+        elif before not in _PLAIN_BEFORE or (
+            before in "serdpyb" and text[max(0, begin - 9) : begin - 1].lower().endswith(_NOT_PLAIN_BEFORE)
+        ):
+            return None
+    return Number(begin, end, _whole(run), False, operand)
+
+
 def find_numbers(text: str) -> list[Number]:
     """Find the numbers of a cleaned text, left to right."""
     found, position = [], 0
     while match := _RUN.search(text, position):
+        if plain := _plain(text, match):
+            found.append(plain)
+            position = plain.end
+            continue
         sign, start = _sign(text, match.start())
         reader = _Reader(text, match)
         reader.suffixes()
@@ -199,6 +276,9 @@ def _is_operand(text: str, start: int, end: int) -> bool:
 
 
 def _with_words(text: str, digits: list[Number]) -> list[Number]:
+    words = spaced_words(text)
+    if words is not None and VOCABULARY.isdisjoint(words.split()):
+        return digits if len(digits) < 2 else sorted(digits, key=lambda number: number.start)
     taken = [(number.start, number.end) for number in digits]
     merged = list(digits)
     index = 0

@@ -56,8 +56,9 @@ PARTS = {
 _SINGULAR = frozenset(word for word in PARTS if word != "halves")
 PARTS |= {f"{word}s": value for word, value in PARTS.items() if word not in ("half", "halves")}
 
-_VOCABULARY = "|".join(sorted([*SMALL, *SCALES, *PARTS, "dozen"], key=len, reverse=True))
-_WORD = re.compile(rf"(?<![a-z'])(?:{_VOCABULARY})(?![a-z])")
+VOCABULARY = frozenset([*SMALL, *SCALES, *PARTS, "dozen"])
+_WORD = re.compile(rf"(?<![a-z'])(?:{'|'.join(sorted(VOCABULARY, key=len, reverse=True))})(?![a-z])")
+_ARTICLE = re.compile(r"(?<![a-z])an? $")
 # What may stand between two words of one number.
 _GLUE = re.compile(r" and a |[ -]and[ -]|[ -]a |, |[ -]| point ")
 
@@ -176,7 +177,7 @@ def find_word_numbers(text: str) -> list[tuple[int, int, Fraction]]:
     for run in _runs(lowered):
         for words, value in _split(run, lowered):
             first, start, end = words[0].group(), words[0].start(), words[-1].end()
-            article = re.compile(r"(?<![a-z])an? $").search(lowered, max(0, start - 3), start)
+            article = _ARTICLE.search(lowered, max(0, start - 3), start)
             if len(words) == 1 and first in PARTS and first != "half" and not article:
                 continue
             # "by the million" and "dozen" alone are no values; "3 million" is read with its digits.

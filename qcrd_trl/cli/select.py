@@ -1,35 +1,34 @@
 """`qcrd select`: sampled rationales to a training set, by self-consistency."""
 
-import contextlib
 import dataclasses
-import importlib
 import json
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from ..answers import TASK_KINDS
-from ..data.sources import REPORT_FILE, load_rows
+from ..data.shards import check_shard
+from ..data.sources import REPORT_FILE, Rows, load_rows
+from ..data.text_files import APPENDED_COLUMNS
 from ..errors import ConfigError, DataError
-from ..records import Question, Selection
-from ..sampling.questions import Columns, prompt_problem, read_questions
+from ..sampling.chunks import Chunks, Part
+from ..sampling.questions import Columns
 from ..sampling.report import SelectionReport
-from ..sampling.self_consistency import check_label_source, select_rationales, text_problem
+from ..sampling.selecting import Selected, SelectionSettings, load_callable, select_chunk
+from ..sampling.self_consistency import check_agreement, check_label_source, check_near_duplicates
+from ..sampling.workers import map_in_order
 from .common import parse_arguments
+from .select_output import TRAIN_FILE, TrainingSetWriter, check_output, staging_folder
 
 
-TRAIN_FILE = "train.parquet"
-_ROWS_A_WRITE = 1000
-_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+PARSING = {"auto": None, "always": True, "never": False}
+_PEEK = 1000  # rows that a file's columns are taken from
 
 
 @dataclass
@@ -40,7 +39,7 @@ class SelectArguments:
     Args:
         samples (`str`):
             The sampled rationales: a JSONL, JSON, CSV, TSV or Parquet file, a folder of such files, a saved dataset, or
-            the name of a dataset on the Hub.
+            the name of a dataset on the Hub. What `qcrd sample` wrote needs no further flag but the task kind.
         output_dir (`str`):
             Where to write `train.parquet` and `report.json`.
         task_kind (`str`, *optional*):
@@ -48,25 +47,45 @@ class SelectArguments:
             given.
         label_source (`str`, *optional*, defaults to `"gold"`):
             `"gold"`: positives agree with the label. `"majority"`: they agree with the most frequent answer, which
-            becomes the label.
+            becomes the label. `"threshold"`: the same, where enough samples agree.
+        min_agreement (`float`, *optional*):
+            Share of all samples of a question that must reach its label, in (0, 1]. 0.6 for `"threshold"` if left out.
+            With `"gold"`: a question in which fewer do has no positives.
         prompt_column (`str`, *optional*, defaults to `"prompt"`):
             Column of the question.
         label_column (`str`, *optional*, defaults to `"label"`):
-            Column of the gold answer. With `label_source="majority"` it may be absent and serves the report only.
-        samples_column (`str`, *optional*, defaults to `"rationales"`):
-            Column of the samples: a list a row, or one text a row.
+            Column of the gold answer. Without `label_source="gold"` it may be absent and serves the report only.
+        samples_column (`str`, *optional*):
+            Column of the samples: a list a row, or one text a row. Left out: `rationales`, or else `text`.
         choices_column (`str`, *optional*):
-            Column of the options of a multiple-choice question.
+            Column of the options of a multiple-choice question. Left out: `choices` of a samples file.
         id_column (`str`, *optional*, defaults to `"id"`):
             Column of a unique key. Where no column `id` exists, the row number is the key.
         split (`str`, *optional*):
             Split to read; the only one or `train` when left out.
         dataset_config (`str`, *optional*):
             Configuration of a dataset on the Hub.
+        settings_hash (`str`, *optional*):
+            Of a samples file that holds several: the settings whose samples vote.
         max_samples (`int`, *optional*):
             Use only the first so many samples of each question.
+        parse_completions (`str`, *optional*, defaults to `"auto"`):
+            Whether explanation and answer are told apart (`<Explanation>: ... <Answer>: ...`) and text behind the answer is
+            cut: `"always"`, `"never"`, or `"auto"`: in a samples file of `qcrd sample`, and else in texts with these marks.
+        near_duplicates (`float`, *optional*, defaults to `1.0`):
+            Likeness, in (0, 1], from which a rationale is left out beside one of the same question and side. 1: off.
+        discriminator (`str`, *optional*):
+            An encoder discriminator, as `qcrd discriminator train` writes it, that scores all rationales kept.
+        min_quality (`float`, *optional*):
+            Positives that it scores below this, in (0, 1), are left out.
         task_callable (`str`, *optional*):
             `module:function`, a function of yours from a text to its answer, or `None`.
+        num_shards (`int`, *optional*, defaults to `1`):
+            How many machines share the questions.
+        shard_index (`int`, *optional*, defaults to `0`):
+            Which of them this is. The `train.parquet` files of all, together, are that of one machine.
+        num_workers (`int`, *optional*):
+            Processes that read answers; as many as there are usable cores when left out. The result is the same.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
             Whether to replace what an earlier run wrote.
     """
@@ -80,14 +99,22 @@ class SelectArguments:
     )
     label_source: str = field(
         default="gold",
-        metadata={"help": "gold: positives agree with the label; majority: with the most frequent answer."},
+        metadata={
+            "help": "gold: positives agree with the label; majority: with the most frequent answer; threshold: with the "
+            "most frequent answer, where enough samples do."
+        },
+    )
+    min_agreement: float | None = field(
+        default=None,
+        metadata={"help": "Share of a question's samples that must reach its label; 0.6 for threshold if left out."},
     )
     prompt_column: str = field(default="prompt", metadata={"help": "Column of the question (text or messages)."})
     label_column: str = field(
-        default="label", metadata={"help": "Column of the gold answer; may be absent with majority."}
+        default="label", metadata={"help": "Column of the gold answer; may be absent without label_source gold."}
     )
-    samples_column: str = field(
-        default="rationales", metadata={"help": "Column of the samples: a list a row, or one text a row."}
+    samples_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of the samples: a list a row, or one text a row; rationales or text if left out."},
     )
     choices_column: str | None = field(
         default=None, metadata={"help": "Column of the options: letter to text, or a list of texts."}
@@ -95,11 +122,35 @@ class SelectArguments:
     id_column: str = field(default="id", metadata={"help": "Column of a unique key; the row number without it."})
     split: str | None = field(default=None, metadata={"help": "Split to read; train or the only one if left out."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a dataset on the Hub."})
+    settings_hash: str | None = field(
+        default=None, metadata={"help": "The settings whose samples vote, in a samples file that holds several."}
+    )
     max_samples: int | None = field(
         default=None, metadata={"help": "Use only the first so many samples of each question; all if left out."}
     )
+    parse_completions: str = field(
+        default="auto",
+        metadata={
+            "help": "Whether explanation and answer are told apart and text behind the answer is cut: always, never, or "
+            "auto: in a samples file of `qcrd sample`, and in texts with the marks <Explanation> and <Answer>."
+        },
+    )
+    near_duplicates: float = field(
+        default=1.0, metadata={"help": "Likeness from which a rationale is left out beside another; 1: off."}
+    )
+    discriminator: str | None = field(
+        default=None, metadata={"help": "Encoder discriminator that scores the rationales kept."}
+    )
+    min_quality: float | None = field(
+        default=None, metadata={"help": "Positives that the discriminator scores below this are left out."}
+    )
     task_callable: str | None = field(
         default=None, metadata={"help": "module:function, from a text to its answer or None, in place of a kind."}
+    )
+    num_shards: int = field(default=1, metadata={"help": "How many machines share the questions."})
+    shard_index: int = field(default=0, metadata={"help": "Which of them this is, counted from 0."})
+    num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that read answers; the usable cores if left out. Same result."}
     )
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace what an earlier run wrote."})
 
@@ -111,8 +162,20 @@ class SelectArguments:
         if self.task_callable is not None and self.task_kind not in (None, "custom"):
             raise ConfigError(f"Give task_kind {self.task_kind!r} or task_callable, not both.")
         check_label_source(self.label_source)
-        if self.max_samples is not None and self.max_samples < 1:
-            raise ConfigError(f"max_samples must be at least 1, got {self.max_samples}.")
+        check_agreement(self.label_source, self.min_agreement)
+        check_near_duplicates(self.near_duplicates)
+        check_shard(self.num_shards, self.shard_index)
+        for name in ("max_samples", "num_workers"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.parse_completions not in PARSING:
+            raise ConfigError(
+                f"Unknown parse_completions {self.parse_completions!r}: expected one of {', '.join(PARSING)}."
+            )
+        if self.min_quality is not None and self.discriminator is None:
+            raise ConfigError("min_quality needs scores: name a --discriminator, or leave it out.")
+        if self.min_quality is not None and not 0 < self.min_quality < 1:
+            raise ConfigError(f"min_quality is a score between 0 and 1, got {self.min_quality}.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -142,19 +205,35 @@ def select(args: SelectArguments) -> SelectionReport:
         DataError: the source cannot be used, or no question has a positive rationale; nothing is written then.
     """
     output = Path(args.output_dir).expanduser()
-    _check_output(output, args.overwrite_output_dir)
-    task_kind = args.task_kind if args.task_callable is None else load_callable(args.task_callable)
-    rows = load_rows(args.samples, args.split, args.dataset_config)
-    columns = _columns(args, rows.column_names)
-    questions, total = read_questions(rows, columns)
+    check_output(output, args.overwrite_output_dir)
+    if args.task_callable is not None:
+        load_callable(args.task_callable)
+    scorer = None
+    if args.discriminator is not None:
+        from ..rationale_scorer import RationaleScorer
+
+        scorer = RationaleScorer.from_pretrained(args.discriminator)
+    rows = load_rows(args.samples, args.split, args.dataset_config, peek=_PEEK)
     report = SelectionReport(args.label_source, dataclasses.asdict(args))
-    with _staging_folder(output) as folder:
-        with _Writer(folder / TRAIN_FILE) as writer:
-            for question in tqdm(questions, total=total, desc="selecting", unit=" questions", file=sys.stderr):
-                row = _select_one(question, args, task_kind, columns, report)
-                if row is not None:
-                    writer.write(row, question.row)
-        if not report.with_positive:
+    with staging_folder(output) as folder:
+        chunks = Chunks(
+            rows, _columns(args, rows), Part(args.num_shards, args.shard_index, args.settings_hash), folder
+        )
+        with (
+            TrainingSetWriter(folder / TRAIN_FILE, with_scores=scorer is not None) as writer,
+            closing(_selected(args, rows, chunks)) as results,
+            tqdm(total=chunks.num_questions, desc="selecting", unit=" questions", file=sys.stderr) as bar,
+        ):
+            for selected in results:
+                if scorer is not None:
+                    from ..sampling.quality import add_scores
+
+                    add_scores(selected, scorer, args.min_quality)
+                for source_row, row in selected.rows:
+                    writer.write(row, source_row)
+                report.merge(selected.report)
+                bar.update(selected.num_questions)
+        if not report.with_positive and args.num_shards == 1:
             raise DataError(_explain_nothing(report, args))
         (folder / REPORT_FILE).write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
         output.mkdir(parents=True, exist_ok=True)
@@ -163,76 +242,41 @@ def select(args: SelectArguments) -> SelectionReport:
     return report
 
 
-def load_callable(name: str) -> Callable[[str], Any]:
-    """
-    Imports a function given as `module:function`; modules of the working directory are found too.
-
-    Args:
-        name (`str`):
-            The name.
-
-    Returns:
-        `Callable`: The function.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no function.
-    """
-    module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
-        raise ConfigError(f"task_callable must be module:function, got {name!r}.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"task_callable {name!r} cannot be imported: {error}") from error
-    if not callable(function):
-        raise ConfigError(f"task_callable {name!r} is a {type(function).__name__}, not a function.")
-    return function
+def _selected(args: SelectArguments, rows: Rows, chunks: Chunks) -> Iterator[Selected]:
+    parse = PARSING[args.parse_completions]
+    settings = SelectionSettings(
+        task_kind=args.task_kind,
+        task_callable=args.task_callable,
+        label_source=args.label_source,
+        label_column=args.label_column,
+        max_samples=args.max_samples,
+        min_agreement=args.min_agreement,
+        near_duplicates=args.near_duplicates,
+        parse_completions=True if parse is None and _is_samples_file(rows) else parse,
+    )
+    return map_in_order(partial(select_chunk, settings), chunks, args.num_workers)
 
 
-def _columns(args: SelectArguments, present: list[str]) -> Columns:
+def _is_samples_file(rows: Rows) -> bool:
+    return set(rows.column_names) >= APPENDED_COLUMNS
+
+
+def _columns(args: SelectArguments, rows: Rows) -> Columns:
     """A column that has its default name may be absent where nothing depends on it."""
-    optional_label = args.label_source == "majority" and args.label_column == "label"
+    optional_label = args.label_source != "gold" and args.label_column == "label"
+    samples, choices = args.samples_column, args.choices_column
+    if samples is None:
+        is_text = "rationales" not in rows.column_names and "text" in rows.column_names
+        samples = "text" if is_text else "rationales"
+    if choices is None and args.task_kind == "choice" and _is_samples_file(rows) and "choices" in rows.column_names:
+        choices = "choices"
     return Columns(
         prompt=args.prompt_column,
-        label=None if optional_label and args.label_column not in present else args.label_column,
-        samples=args.samples_column,
-        id=None if args.id_column == "id" and "id" not in present else args.id_column,
-        choices=args.choices_column,
+        label=None if optional_label and not rows.has_column(args.label_column) else args.label_column,
+        samples=samples,
+        id=None if args.id_column == "id" and not rows.has_column("id") else args.id_column,
+        choices=choices,
     )
-
-
-def _select_one(
-    question: Question, args: SelectArguments, task_kind: Any, columns: Columns, report: SelectionReport
-) -> dict[str, Any] | None:
-    """Returns the row for the training set, or `None` for a question that is left out; counts either in the report."""
-    problem = prompt_problem(question.prompt)
-    if problem:
-        return report.drop("prompt", problem)
-    label_problem = text_problem(question.label)
-    if label_problem and (args.label_source == "gold" or label_problem == "lone_surrogate"):
-        return report.drop("label", label_problem)
-    try:
-        selection: Selection = select_rationales(
-            question.samples[: args.max_samples],
-            task_kind=task_kind,
-            label=question.label,
-            choices=question.choices,
-            label_source=args.label_source,
-        )
-    except DataError as error:
-        raise DataError(f"Column {columns.label!r}, row {question.row} (rows count from 0): {error}") from error
-    if not report.add(selection):
-        return None
-    return {
-        "id": question.id,
-        "prompt": question.prompt,
-        "label": selection.label,
-        "positive_rationales": list(selection.positives),
-        "negative_rationales": list(selection.negatives),
-        "raw_rationale": selection.raw,
-    }
 
 
 def _explain_nothing(report: SelectionReport, args: SelectArguments) -> str:
@@ -240,81 +284,19 @@ def _explain_nothing(report: SelectionReport, args: SelectArguments) -> str:
     counts = [f"of {report.samples['total']} samples {report.samples['voting']} have an answer by {kind}"]
     if args.label_source == "gold" and report.gold["questions"]:
         counts.append(f"{report.gold['votes']} equal the label")
-    if args.label_source == "majority" and report.ties:
+    if args.label_source != "gold" and report.ties:
         counts.append(f"{report.ties} votes are tied")
+    if report.below_agreement:
+        counts.append(f"{report.below_agreement} questions agree too little (--min_agreement)")
+    if report.quality["positives"]:
+        counts.append(f"{report.quality['positives']} positives are below --min_quality")
     if report.samples_dropped:
         counts.append("not usable: " + ", ".join(f"{n} {reason}" for reason, n in report.samples_dropped.items()))
     if report.rows_dropped:
         counts.append("left out: " + ", ".join(f"{n} {reason}" for reason, n in report.rows_dropped.items()))
+    unlabelled = args.label_source == "gold" and report.rows_in and report.rows_dropped["label null"] == report.rows_in
+    hint = " No row has a label: --label_source majority makes labels of the votes." if unlabelled else ""
     return (
         f"0 of {report.rows_in} questions have a positive rationale: {'; '.join(counts)}. Check --task_kind, "
-        f"--label_column and --samples_column, and that the samples end in their answer."
+        f"--label_column and --samples_column, and that the samples end in their answer.{hint}"
     )
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise ConfigError(f"output_dir {output} is a file: name a folder.")
-    if not overwrite and output.is_dir() and any(path.name[0] != "." for path in output.iterdir()):
-        raise ConfigError(f"output_dir {output} is not empty: name a new one, or pass --overwrite_output_dir.")
-
-
-@contextlib.contextmanager
-def _staging_folder(output: Path) -> Iterator[Path]:
-    """A folder on the same disk as `output`, from which finished files are renamed; gone afterwards, whatever happens."""
-    existing = next(path for path in (output, *output.absolute().parents) if path.is_dir())
-    folder = Path(tempfile.mkdtemp(prefix=".qcrd-select-", dir=existing))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-class _Writer:
-    """Writes rows to Parquet, so many at a time, with the same types whatever the first rows hold."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
-        self._rows: list[dict[str, Any]] = []
-        self._prompt_type: type | None = None
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, row: dict[str, Any], source_row: int) -> None:
-        kind = type(row["prompt"])
-        self._prompt_type = self._prompt_type or kind
-        if kind is not self._prompt_type:
-            raise DataError(
-                f"Row {source_row} (rows count from 0): its prompt is {'a text' if kind is str else 'a list of messages'}"
-                f", unlike the prompts before it. Write all of them in one form."
-            )
-        self._rows.append(row)
-        if len(self._rows) >= _ROWS_A_WRITE:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        texts = pa.list_(pa.string())
-        schema = pa.schema(
-            {
-                "id": pa.string(),
-                "prompt": pa.string() if self._prompt_type is str else _MESSAGES,
-                "label": pa.string(),
-                "positive_rationales": texts,
-                "negative_rationales": texts,
-                "raw_rationale": pa.string(),
-            }
-        )
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, schema)
-        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=schema))
-        self._rows = []

@@ -43,6 +43,9 @@ class Rows:
             How many rows there are. `None` with `column_names` given: unknown, because the source is a stream.
         text_cells (`bool`, *optional*, defaults to `False`):
             Whether every cell is text (CSV), so that a list or a mapping can only be there as JSON.
+        peek (`int`, *optional*):
+            Count the columns from the first so many rows, and the rows not at all if there are more. [`~Rows.has_column`]
+            looks at the rest where it has to.
     """
 
     def __init__(
@@ -52,19 +55,33 @@ class Rows:
         column_names: list[str] | None = None,
         num_rows: int | None = None,
         text_cells: bool = False,
+        peek: int | None = None,
     ):
         self.name = name
         self._read = read
         self.text_cells = text_cells
-        if column_names is None:  # one pass over everything: a broken last line is found before any work is done
-            columns: dict[str, None] = {}
-            num_rows = 0
-            for row in read():
-                num_rows += 1
-                columns.update(dict.fromkeys(row))
-            column_names = list(columns)
         self.column_names = column_names
         self.num_rows = num_rows
+        self._is_counted = True
+        if column_names is None:  # one pass over everything: a broken last line is found before any work is done
+            self._count(peek)
+
+    def _count(self, peek: int | None = None) -> None:
+        columns: dict[str, None] = {}
+        self.num_rows, self._is_counted = 0, True
+        for row in self._read():
+            if self.num_rows == peek:
+                self.num_rows, self._is_counted = None, False
+                break
+            self.num_rows += 1
+            columns.update(dict.fromkeys(row))
+        self.column_names = list(columns)
+
+    def has_column(self, name: str) -> bool:
+        """Whether at least one row has this column."""
+        if name not in self.column_names and not self._is_counted:
+            self._count()
+        return name in self.column_names
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._read())
@@ -76,7 +93,11 @@ class Rows:
 
 
 def load_rows(
-    source: str | Path, split: str | None = None, config_name: str | None = None, streaming: bool = False
+    source: str | Path,
+    split: str | None = None,
+    config_name: str | None = None,
+    streaming: bool = False,
+    peek: int | None = None,
 ) -> Rows:
     """
     Opens a source as plain rows.
@@ -92,6 +113,8 @@ def load_rows(
             The configuration of a Hub dataset.
         streaming (`bool`, *optional*, defaults to `False`):
             Whether a Hub dataset is streamed rather than downloaded. Files are always read row by row.
+        peek (`int`, *optional*):
+            For text files, as in [`Rows`].
 
     Returns:
         [`Rows`]: The rows as they stand in the source; `ClassLabel` columns as their names.
@@ -99,7 +122,7 @@ def load_rows(
     Raises:
         DataError: nothing is there, or it cannot be read; the message names the file and the line.
     """
-    found = _find(source, split, config_name, streaming)
+    found = _find(source, split, config_name, streaming, peek)
     return found if isinstance(found, Rows) else _rows_of_dataset(found, str(source))
 
 
@@ -160,7 +183,13 @@ def load_dataset_from(
 # Finding the source
 
 
-def _find(source: str | Path, split: str | None, config_name: str | None, streaming: bool = False) -> "Rows | Dataset":
+def _find(
+    source: str | Path,
+    split: str | None,
+    config_name: str | None,
+    streaming: bool = False,
+    peek: int | None = None,
+) -> "Rows | Dataset":
     """Returns `Rows` for text files, a (streamed) dataset for everything that already is one."""
     path = Path(source).expanduser()
     if not path.exists():
@@ -175,8 +204,8 @@ def _find(source: str | Path, split: str | None, config_name: str | None, stream
     rows = [open_text_file(file) for file in files]
     name = str(source) if len(files) > 1 else str(files[0])
     text_cells = suffix(files[0]) in (".csv", ".tsv")
-    found = Rows(name, lambda: (row for read in rows for row in read()), text_cells=text_cells)
-    if not found.num_rows:
+    found = Rows(name, lambda: (row for read in rows for row in read()), text_cells=text_cells, peek=peek)
+    if found.num_rows == 0:
         raise DataError(f"{name} has no rows.")
     return found
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 
 from ..errors import DataError
 
+
+logger = logging.getLogger(__name__)
+
+# What a file has that a sampler appends to, sample by sample.
+APPENDED_COLUMNS = frozenset({"sample_index", "settings_hash"})
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -76,10 +82,23 @@ def _first_character(path: Path) -> str:
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    is_appended = None
     with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
         for number, line in enumerate(file, 1):
-            if line.strip(b"\xef\xbb\xbf \t\r\n"):
-                yield _mapping(_parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+            if not line.strip(b"\xef\xbb\xbf \t\r\n"):
+                continue
+            place = f"{path}, line {number}"
+            try:
+                row = _mapping(_parse_json(line, place), place)
+            except DataError:
+                if not is_appended or line.endswith(b"\n"):
+                    raise
+                # What a killed sampler was about to write: it is asked for again, and everything before it is whole.
+                logger.warning("%s: left out, the last line of this samples file is cut off.", place)
+                return
+            if is_appended is None:
+                is_appended = row.keys() >= APPENDED_COLUMNS
+            yield row
 
 
 def _read_json(path: Path) -> list[dict[str, Any]]:

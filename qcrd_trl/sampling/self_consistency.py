@@ -7,8 +7,13 @@ Rules
   question has no positive and keeps its negatives.
 - `label_source="majority"`: the most frequent answer becomes the label, its samples are positives, all others
   negatives. A tie decides nothing: no label, no positive, no negative.
+- `label_source="threshold"`: as by majority, where the most frequent answer has at least the share `min_agreement` of all
+  samples of the question, abstentions and unusable ones included. Below it there is no label.
+- With `label_source="gold"`, `min_agreement` asks the same of the label: where too few samples reach it, none of them is a
+  positive (a right answer reached once in ten is often luck). Label and negatives stay.
 - Texts that are equal after folding white space vote one by one but are kept once; a negative equal to a positive is
-  left out.
+  left out. With `near_duplicates` below 1, so are texts nearly equal to one kept before them, positives among positives and
+  negatives among negatives: a negative one word away from a positive is worth most.
 """
 
 from collections import Counter
@@ -19,15 +24,43 @@ from ..answers import answers_equal, extract_answer, format_answer, parse_label
 from ..data.text_files import has_lone_surrogate
 from ..errors import ConfigError
 from ..records import Sample, Selection
+from .completions import has_marks, read_completion
 
 
-LABEL_SOURCES = ("gold", "majority")
+LABEL_SOURCES = ("gold", "majority", "threshold")
+DEFAULT_AGREEMENT = 0.6  # three of five samples
 
 
 def check_label_source(label_source: str) -> None:
     """Raises a [`ConfigError`] that names the valid sources if `label_source` is none of them."""
     if label_source not in LABEL_SOURCES:
         raise ConfigError(f"Unknown label_source {label_source!r}: expected one of {', '.join(LABEL_SOURCES)}.")
+
+
+def check_agreement(label_source: str, min_agreement: float | None) -> None:
+    """Raises a [`ConfigError`] if no answer could have, or be asked for, this share of the samples."""
+    if min_agreement is None:
+        return
+    if label_source == "majority":
+        raise ConfigError(
+            f"label_source='majority' takes every majority, whatever its share: use label_source='threshold' with "
+            f"min_agreement {min_agreement}."
+        )
+    if not 0 < min_agreement <= 1:
+        raise ConfigError(f"min_agreement is a share of the samples, above 0 and at most 1; got {min_agreement}.")
+
+
+def check_near_duplicates(near_duplicates: float) -> None:
+    """Raises a [`ConfigError`] if the likeness is out of range, or what measures it is not installed."""
+    if not 0 < near_duplicates <= 1:
+        raise ConfigError(f"near_duplicates is a likeness above 0 and at most 1 (off); got {near_duplicates}.")
+    if near_duplicates < 1:
+        try:
+            import rapidfuzz  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "near_duplicates needs rapidfuzz: install it by `pip install 'qcrd_trl[select]'`, or leave it at 1 (off)."
+            ) from None
 
 
 def text_problem(text: Any) -> str | None:
@@ -65,6 +98,9 @@ def select_rationales(
     label: str | None = None,
     choices: Mapping[str, str] | None = None,
     label_source: str = "gold",
+    min_agreement: float | None = None,
+    near_duplicates: float = 1.0,
+    parse_completions: bool | None = False,
 ) -> Selection:
     """
     Sorts the samples of one question into positive and negative rationales.
@@ -80,12 +116,21 @@ def select_rationales(
             Letter to option text, for multiple-choice questions.
         label_source (`str`, *optional*, defaults to `"gold"`):
             `"gold"`: positives agree with `label`. `"majority"`: positives agree with the most frequent answer.
+            `"threshold"`: the same, if enough samples do.
+        min_agreement (`float`, *optional*):
+            Share of all samples that must reach the label, in (0, 1]. 0.6 for `"threshold"`, none for `"gold"` if left out.
+        near_duplicates (`float`, *optional*, defaults to `1.0`):
+            Likeness, in (0, 1], from which a text counts as the same as one before it: 1 less the edits of characters
+            (replaced, added, left out) as a share of the longer text. 1: off.
+        parse_completions (`bool`, *optional*, defaults to `False`):
+            Whether samples are completions that explanation and answer are told apart in, as
+            [`~sampling.completions.read_completion`] does. `None`: those that carry the marks.
 
     Returns:
         [`Selection`]: The positives, the negatives and the counts behind them.
 
     Raises:
-        ConfigError: `label_source` is unknown, or `"gold"` comes without a label.
+        ConfigError: `label_source` is unknown, `"gold"` comes without a label, or a share is out of range.
         DataError: the label is no answer of this kind.
 
     Example:
@@ -102,43 +147,54 @@ def select_rationales(
     ```
     """
     check_label_source(label_source)
+    check_agreement(label_source, min_agreement)
+    if min_agreement is None and label_source == "threshold":
+        min_agreement = DEFAULT_AGREEMENT
     if label_source == "gold" and label is None:
         raise ConfigError("label_source='gold' needs a label: give one, or use label_source='majority'.")
     gold = None if label is None else parse_label(label, task_kind, choices)
 
     dropped: Counter[str] = Counter()
-    num_samples = abstentions = 0
+    statuses: Counter[str] = Counter()
+    num_samples = abstentions = unexplained = 0
     raw = None
     values: list[Any] = []  # one entry a distinct answer
-    texts: list[list[str]] = []  # the texts that reach values[i]
+    counts: list[int] = []  # and how many do
     order: list[tuple[int, str]] = []  # (index of its answer, text) of each vote, as drawn
     for sample in samples:
         num_samples += 1
         if not isinstance(sample, Sample):
             sample = Sample(sample)
+        statuses[sample.status] += 1
         problem = text_problem(sample.text) if sample.status == "ok" else f"status {sample.status}"
         if problem is not None:
             dropped[problem] += 1
             continue
+        text = sample.text
+        if parse_completions or (parse_completions is None and has_marks(text)):
+            answer, text = read_completion(text, task_kind, choices)
+        else:
+            answer = extract_answer(text, task_kind, choices)
         if raw is None:
-            raw = sample.text
-        answer = extract_answer(sample.text, task_kind, choices)
+            raw = text
         if answer is None:
             abstentions += 1
             continue
-        index = next((i for i, value in enumerate(values) if answers_equal(value, answer, task_kind)), len(values))
-        if index == len(values):
+        index = _index(values, answer, task_kind)
+        if index is None:
+            index = len(values)
             values.append(answer)
-            texts.append([])
-        texts[index].append(sample.text)
-        order.append((index, sample.text))
+            counts.append(0)
+        counts[index] += 1
+        if text is None:
+            unexplained += 1
+        else:
+            order.append((index, text))
 
-    ranking = sorted(range(len(values)), key=lambda i: -len(texts[i]))  # stable: the answer drawn first leads
-    tie = len(ranking) > 1 and len(texts[ranking[0]]) == len(texts[ranking[1]])
+    ranking = sorted(range(len(values)), key=lambda i: -counts[i])  # stable: the answer drawn first leads
+    tie = len(ranking) > 1 and counts[ranking[0]] == counts[ranking[1]]
     winner = ranking[0] if ranking and not tie else None
-    right = (
-        None if gold is None else next((i for i, v in enumerate(values) if answers_equal(v, gold, task_kind)), None)
-    )
+    right = None if gold is None else _index(values, gold, task_kind)
 
     if label_source == "gold":
         chosen, positive = label, right
@@ -146,20 +202,34 @@ def select_rationales(
     else:
         chosen, positive = (None if winner is None else _write(values[winner])), winner
         decided = winner is not None
-    positives, negatives, duplicates = _split(order, positive) if decided else ((), (), 0)
+    below = (
+        min_agreement is not None
+        and positive is not None
+        # In whole numbers: 3 of 5 is 0.6, though 3 / 5 may come out below it.
+        and counts[positive] < min_agreement * num_samples * (1 - 1e-9)
+    )
+    if below and label_source != "gold":
+        chosen, decided = None, False
+    positives, negatives, duplicates, near = _split(order, positive, near_duplicates) if decided else ((), (), 0, 0)
+    if below:
+        positives = ()
     return Selection(
         label=chosen,
         positives=positives,
         negatives=negatives,
         raw=raw,
-        votes=tuple((_write(values[i]), len(texts[i])) for i in ranking),
+        votes=tuple((_write(values[i]), counts[i]) for i in ranking),
         majority=None if winner is None else _write(values[winner]),
         tie=tie,
         num_samples=num_samples,
         abstentions=abstentions,
         dropped=dict(dropped),
         duplicates=duplicates,
-        gold_votes=None if gold is None else (0 if right is None else len(texts[right])),
+        near_duplicates=near,
+        without_explanation=unexplained,
+        below_agreement=below,
+        statuses=dict(statuses),
+        gold_votes=None if gold is None else (0 if right is None else counts[right]),
         majority_is_gold=None if gold is None else (winner is not None and winner == right),
     )
 
@@ -172,16 +242,39 @@ def _write(answer: Any) -> str:
         return str(answer)
 
 
-def _split(order: list[tuple[int, str]], positive: int | None) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Returns positives and negatives, each text once, and the number of texts left out as equal to another."""
+def _index(values: list[Any], answer: Any, task_kind: str | Callable[[str], Any]) -> int | None:
+    """Which of the answers so far this one equals."""
+    if task_kind == "number":  # exact rationals: equal means the same value
+        return values.index(answer) if answer in values else None
+    return next((i for i, value in enumerate(values) if answers_equal(value, answer, task_kind)), None)
+
+
+def _split(
+    order: list[tuple[int, str]], positive: int | None, near_duplicates: float
+) -> tuple[tuple[str, ...], tuple[str, ...], int, int]:
+    """Returns positives and negatives, each text once, and the numbers of texts left out as equal or nearly equal."""
     seen: set[str] = set()
     kept: dict[bool, list[str]] = {True: [], False: []}
+    near = 0
     for is_positive in (True, False):  # positives first, so that a negative equal to one is left out
+        folded_here: list[str] = []
         for index, text in order:
             if (index == positive) is not is_positive:
                 continue
             folded = fold_whitespace(text)
-            if folded not in seen:
-                seen.add(folded)
-                kept[is_positive].append(text)
-    return tuple(kept[True]), tuple(kept[False]), len(order) - len(kept[True]) - len(kept[False])
+            if folded in seen:
+                continue
+            if near_duplicates < 1 and _is_near(folded, folded_here, near_duplicates):
+                near += 1
+                continue
+            seen.add(folded)
+            folded_here.append(folded)
+            kept[is_positive].append(text)
+    num_kept = len(kept[True]) + len(kept[False])
+    return tuple(kept[True]), tuple(kept[False]), len(order) - num_kept - near, near
+
+
+def _is_near(text: str, others: list[str], likeness: float) -> bool:
+    from rapidfuzz.distance import Levenshtein
+
+    return any(Levenshtein.normalized_similarity(text, other, score_cutoff=likeness) >= likeness for other in others)

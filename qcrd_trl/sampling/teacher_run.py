@@ -17,7 +17,8 @@ from ..data.shards import shard_of
 from ..data.sources import Rows
 from ..errors import DataError, TeacherError
 from ..records import SAMPLE_STATUSES, Question, TeacherSample
-from .questions import Columns, prompt_problem, read_questions
+from .chunks import read_questions
+from .questions import Columns, prompt_problem
 from .teacher_prompts import TeacherPrompt
 from .teachers.base import SamplingSettings, Teacher, TeacherCompletion, TeacherRequest
 

@@ -5,7 +5,8 @@ import pytest
 from qcrd_trl.data.sources import Rows
 from qcrd_trl.errors import DataError
 from qcrd_trl.records import Sample
-from qcrd_trl.sampling.questions import Columns, prompt_problem, read_choices, read_questions
+from qcrd_trl.sampling.chunks import read_questions
+from qcrd_trl.sampling.questions import Columns, prompt_problem, read_choices
 
 
 def questions_of(rows, text_cells=False, **columns):

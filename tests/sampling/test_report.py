@@ -30,16 +30,21 @@ def test_gold_report():
         "in": 4, "out": 3, "dropped": {"prompt null": 1}, "with_positive": 2, "with_negative": 3, "yield": 0.5
     }  # fmt: skip
     assert got["samples"] == {
-        "total": 8, "voting": 6, "abstained": 1, "dropped": {"null": 1}, "duplicates_left_out": 0
+        "total": 8, "voting": 6, "abstained": 1, "dropped": {"null": 1}, "duplicates_left_out": 0,
+        "near_duplicates_left_out": 0, "without_explanation": 0, "statuses": {"ok": 8},
     }  # fmt: skip
     assert got["agreement"] == {
         "mean_majority_share_of_votes": pytest.approx((2 / 3 + 1 / 2 + 1) / 3, abs=1e-6),
         "mean_majority_share_of_samples": pytest.approx((2 / 3 + 1 / 2 + 1 / 3) / 3, abs=1e-6),
         "ties": 1,
         "questions_without_votes": 0,
+        "questions_below_min_agreement": 0,
+        "of_votes": {"1/1": 1, "1/2": 1, "2/3": 1},
+        "of_samples": {"1/2": 1, "1/3": 1, "2/3": 1},
     }
     assert got["gold"] == {
         "questions": 3,
+        "counts": {"questions": 3, "with_majority": 2, "majority": 1, "votes": 3, "of_votes": 6, "of_samples": 8},
         "questions_with_majority": 2,
         "majority_equals_gold": 0.5,
         "majority_equals_gold_of_all_questions": pytest.approx(1 / 3, abs=1e-6),
