@@ -15,6 +15,7 @@ COMMANDS = {
     "select": "turn sampled rationales into a training set by self-consistency",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
+    "discriminator": "pretrain a discriminator that scores rationales by their texts",
     "negatives": "export the negatives that a run generated",
 }
 
