@@ -234,11 +234,9 @@ def train_scorer(
             while len(order) < settings.batch_size:
                 order += rng.sample(range(len(questions)), len(questions))
             drawn, order = [questions[i] for i in order[: settings.batch_size]], order[settings.batch_size :]
-            pairs = [
-                (scorer.pairs.question_ids(q.prompt), scorer.pairs.ids(rng.choice(side)))
-                for side in ("positives", "negatives")
-                for q, side in ((q, getattr(q, side)) for q in drawn)
-            ]
+            texts = [(q.prompt, rng.choice(q.positives)) for q in drawn]
+            texts += [(q.prompt, rng.choice(q.negatives)) for q in drawn]
+            pairs = [(scorer.pairs.question_ids(prompt), scorer.pairs.ids(text)) for prompt, text in texts]
             batch = {name: tensor.to(device) for name, tensor in scorer.pairs.batch(pairs).items()}
             positive, negative = scorer(**batch).reshape(2, -1, 1)
             there = torch.ones_like(positive, dtype=torch.bool)

@@ -1,6 +1,7 @@
 """A question and a rationale as one input of an encoder: special tokens, what is cut, which tokens are the rationale's."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +24,9 @@ class PairTokenizer:
         max_length (`int`):
             Largest number of tokens of a pair, special tokens included.
 
+    Attributes:
+        pad_token_id (`int`): what `input_ids` are filled with.
+
     Raises:
         [`ModelError`]: if the tokenizer is a slow one, or writes pairs in another form than this.
         [`ConfigError`]: if `max_length` leaves no room for a rationale.
@@ -41,8 +45,8 @@ class PairTokenizer:
             raise ConfigError(f"max_length={max_length} leaves no room for a rationale beside the special tokens.")
         self._room = room
         pad = tokenizer.pad_token_id
-        self._pad = tokenizer.eos_token_id if pad is None else pad
-        if self._pad is None:
+        self.pad_token_id = tokenizer.eos_token_id if pad is None else pad
+        if self.pad_token_id is None:
             raise ModelError("The encoder's tokenizer has neither a pad token nor an eos token to pad with.")
 
     def ids(self, text: str) -> list[int]:
@@ -68,7 +72,7 @@ class PairTokenizer:
         joined = [self._joined(question, rationale) for question, rationale in pairs]
         width = max([len(ids) for ids, _ in joined], default=1)
         batch = {
-            "input_ids": torch.full((len(joined), width), self._pad, dtype=torch.long),
+            "input_ids": torch.full((len(joined), width), self.pad_token_id, dtype=torch.long),
             "attention_mask": torch.zeros(len(joined), width, dtype=torch.long),
             "rationale_mask": torch.zeros(len(joined), width, dtype=torch.bool),
         }
@@ -83,15 +87,6 @@ class PairTokenizer:
                 kinds = _types_of(self._types, start, end, len(self._between))
                 batch["token_type_ids"][row, : len(ids)] = torch.tensor(kinds, dtype=torch.long)
         return batch
-
-    def pad(self, batch: Mapping[str, torch.Tensor], width: int) -> dict[str, torch.Tensor]:
-        """A batch of [`~PairTokenizer.batch`] filled up to a larger width."""
-        return {
-            name: torch.nn.functional.pad(
-                tensor, (0, width - tensor.shape[1]), value=self._pad if name == "input_ids" else 0
-            )
-            for name, tensor in batch.items()
-        }
 
     def _joined(self, question: Sequence[int], rationale: Sequence[int]) -> tuple[list[int], int]:
         """Ids of a pair that fits, and where its rationale starts."""
@@ -119,7 +114,7 @@ def _pair_form(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]
     if not first or not second or first[-1] > second[0] or ids[first[0] : first[-1] + 1] != _bare(tokenizer, probe):
         raise ModelError(f"{type(tokenizer).__name__} does not write a pair as one text after the other.")
     cuts = [0, first[0], first[-1] + 1, second[0], second[-1] + 1, len(ids)]
-    parts = list(zip(cuts, cuts[1:], strict=False))
+    parts = list(itertools.pairwise(cuts))
     types = encoded.get("token_type_ids")
     kinds = None if types is None else [list(types[start:end]) for start, end in parts]
     before, _, between, _, after = (ids[start:end] for start, end in parts)
