@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
-from qcrd_trl import RationaleDiscriminator, StudentFormat
+from qcrd_trl import RationaleDiscriminator, RationaleScorer, StudentFormat
 from qcrd_trl.data.collator import DataCollatorForQCRD
 from qcrd_trl.data.tokenize import RowTokenizer
 from qcrd_trl.models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
@@ -58,6 +58,12 @@ def student_features(
             states = _head_input(model, head, one.inputs)[one.supervised]
         features[chosen] = pooler.pool(states, one.row, len(chosen))
     return features
+
+
+def encoder_features(path: str, prompts: list[str], texts: list[str], max_length: int) -> torch.Tensor:
+    """What the head of kind `encoder` reads of a frozen encoder. Args and return value as for [`student_features`]."""
+    scorer = RationaleScorer.from_encoder(path, max_length=max_length, freeze_encoder=True)
+    return scorer.pooled(prompts, texts, progress="Reading with the encoder")
 
 
 def _head_input(model, head, inputs) -> torch.Tensor:
