@@ -49,8 +49,9 @@ class RationaleScorer(nn.Module):
     >>> from qcrd_trl import RationaleScorer
 
     >>> scorer = RationaleScorer.from_pretrained("discriminator")  # what `qcrd discriminator train` wrote
-    >>> scorer.score(["What is 2 + 3?"] * 2, ["2 + 3 = 5.", "2 + 3 = 6."])
-    [0.91, 0.12]
+    >>> scores = scorer.score(["What is 2 + 3?"] * 2, ["2 + 3 = 5.", "2 + 3 = 6."])
+    >>> all(0 < score < 1 for score in scores)
+    True
     ```
     """
 

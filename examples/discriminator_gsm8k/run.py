@@ -28,6 +28,14 @@ from qcrd_trl.sampling.corruption import BalancedQuestion
 from qcrd_trl.scorer_training import ScorerSettings, train_scorer
 
 
+WAYS = {
+    "length": "shorter is better (characters)",
+    "frozen": "encoder frozen, head trained",
+    "trained": "encoder and head trained",
+    "student": "student's states, head trained",
+}
+
+
 @dataclass
 class Solutions:
     """All solutions, one entry each: question, text, whether it is right, number of its question."""
@@ -173,13 +181,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=8, help="pairs a step")
     parser.add_argument("--head_steps", type=int, default=200)
-    parser.add_argument("--encoder_steps", type=int, default=100, help="0: the encoder is not trained at all")
+    parser.add_argument("--encoder_steps", type=int, default=100)
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="of a head")
     parser.add_argument("--encoder_learning_rate", type=float, default=5e-5)
     parser.add_argument("--loss", default="binary", choices=["binary", "ratio"])
     parser.add_argument("--resamples", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bf16", action="store_true", help="the student reads under bfloat16 autocast")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what is judged; all if left out")
     parser.add_argument("--cache", help="folder that keeps what the frozen models read")
     parser.add_argument("--json", help="file for all figures")
     args = parser.parse_args(argv)
@@ -203,18 +212,16 @@ def main(argv: list[str] | None = None) -> None:
         return head_scores(features, solutions, folds, args)
 
     ways = {
-        "shorter is better (characters)": lambda: [-float(len(text)) for text in solutions.texts],
-        "encoder frozen, head trained": by_encoder,
-        "encoder and head trained": lambda: trained_scores(solutions, folds, args),
-        "student's states, head trained": by_student,
+        "length": lambda: [-float(len(text)) for text in solutions.texts],
+        "frozen": by_encoder,
+        "trained": lambda: trained_scores(solutions, folds, args),
+        "student": by_student,
     }
-    if not args.encoder_steps:
-        del ways["encoder and head trained"]
     rows = {}
     print(f"{'':34}AUC, all solutions      AUC, within questions   seconds")
-    for name, scores in ways.items():
-        started = time.perf_counter()
-        found = judge(scores(), solutions, folds, args)
+    for way in args.ways:
+        started, name = time.perf_counter(), WAYS[way]
+        found = judge(ways[way](), solutions, folds, args)
         found["seconds"] = time.perf_counter() - started
         rows[name] = found
         cells = [

@@ -1,5 +1,6 @@
 """The discriminator in training: its own optimizer, its gradients shared by all processes, its checkpoints."""
 
+import logging
 from pathlib import Path
 
 import torch
@@ -14,6 +15,8 @@ from .objective import RationaleRows
 from .qcrd_config import QCRDConfig
 from .scoring import RowScores, by_length, trimmed
 
+
+logger = logging.getLogger(__name__)
 
 DISCRIMINATOR_FOLDER, OPTIMIZER_NAME = "discriminator", "optimizer.pt"
 
@@ -180,8 +183,15 @@ def load_scorer(args: QCRDConfig) -> RationaleScorer | None:
     """The discriminator that `discriminator_model_name_or_path` names, where the recipe has one with an encoder."""
     if args.discriminator != "encoder" or not args.uses_rationales:
         return None
+    path = args.discriminator_model_name_or_path
+    if args.should_log and not RationaleScorer.is_trained(path):
+        logger.warning(
+            "%s is no pretrained discriminator: it is read as an encoder, and the head on it is new. `qcrd discriminator "
+            "train` pretrains one.",
+            path,
+        )
     return RationaleScorer.from_either(
-        args.discriminator_model_name_or_path,
+        path,
         hidden_size=args.discriminator_hidden_size,
         freeze_encoder=args.discriminator_encoder_learning_rate == 0,
         seed=args.seed,

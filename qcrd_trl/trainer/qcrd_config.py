@@ -154,8 +154,8 @@ class QCRDConfig(TrainingArguments):
             such as `google-t5/t5-base`, whose head is then new. It reads texts, so it need not be of the student's kind.
         discriminator_encoder_learning_rate (`float`, *optional*, defaults to `0.0`):
             Learning rate of that encoder. 0 leaves it as it was pretrained and updates the head alone: it then costs its
-            weights, but no gradients, no moments of Adam and no activations, which for the paper's T5-base encoder are 1.3 GB
-            and more. The paper trains it online; `1e-5` to `5e-5` is usual.
+            weights, but no gradients, no moments of Adam (12 bytes a parameter together) and no activations. The paper trains
+            it online; `1e-5` to `5e-5` is usual.
         discriminator_loss (`str`, *optional*):
             `"ratio"`: eq. 2 as printed. `"binary"`: binary cross-entropy. `"ratio"` if left out: as printed, and the
             better of the two by the measurement in `docs/discriminator.md`.

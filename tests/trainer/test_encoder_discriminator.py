@@ -207,14 +207,18 @@ def test_what_is_saved(tmp_path, bert):
     assert not any("encoder" in name and "discriminator" in name for name in trainer.model.state_dict())
 
 
-def test_a_new_discriminator_on_an_encoder(tmp_path):
-    """The random state of the run would be another one than without the discriminator."""
+def test_a_new_discriminator_on_an_encoder(tmp_path, bert, caplog):
+    """The random state of the run would be another one than without the discriminator; and nobody asked for a new head."""
     encoder = save_encoder(tmp_path / "encoder")
     shape = {"rows": both_sides(), "parts": {"peft_config": lora(lora_dropout=0.5)}, "alpha_3": 0.0}
     shape |= {"quality_weighting": "none", "positive_reduction": "mean", "negative_reduction": "mean"}
     torch.manual_seed(0)
     one = trainer_of(tmp_path / "one", discriminator_model_name_or_path=str(encoder), **shape)
     head = copy.deepcopy(one.discriminator.head.state_dict())
+    assert "is no pretrained discriminator: it is read as an encoder" in caplog.text
+    caplog.clear()
+    trainer_of(tmp_path / "pretrained", discriminator_model_name_or_path=str(bert))
+    assert "no pretrained discriminator" not in caplog.text
     assert one.discriminator.head.hidden_size == 8  # discriminator_hidden_size of these tests
     one.train()
     torch.manual_seed(0)
