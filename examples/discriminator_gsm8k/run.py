@@ -3,8 +3,8 @@
     python examples/discriminator_gsm8k/run.py --solutions SOLUTIONS.jsonl --encoder MODEL --student MODEL [--json FILE]
 
 Each line of the file is a question with its solutions: `question`, and `solutions` with `text` and `is_correct`. The
-questions are split into folds; a discriminator learns from the questions of all folds but one that have both right and wrong
-solutions, from pairs of one question, and is judged on every solution of the fold left out. Printed: AUC against `is_correct`
+questions are split into folds; a discriminator learns from the questions of all folds but one, from a right and a wrong solution
+of one question (`--pairs any`: of any two), and is judged on every solution of the fold left out. Printed: AUC against `is_correct`
 over all held-out solutions, and over pairs of one question alone, each with a 95 % interval (bootstrap over questions).
 """
 
@@ -25,7 +25,7 @@ from qcrd_trl import RationaleDiscriminator, RationaleScorer
 from qcrd_trl.losses import discriminator_loss
 from qcrd_trl.metrics import auc
 from qcrd_trl.sampling.corruption import BalancedQuestion
-from qcrd_trl.scorer_training import ScorerSettings, train_scorer
+from qcrd_trl.scorer_training import ScorerSettings, judge_scores, train_scorer
 
 
 WAYS = {
@@ -73,7 +73,7 @@ class Solutions:
 def head_scores(features: torch.Tensor, solutions: Solutions, folds: list[list[int]], args) -> list[float]:
     """A head on fixed features, trained anew for each fold."""
     scores = torch.zeros(len(features))
-    for number, (learned, held_out) in enumerate(splits(solutions, folds)):
+    for number, (learned, held_out) in enumerate(splits(solutions, folds, args.pairs == "any")):
         torch.manual_seed(args.seed + number)
         head = RationaleDiscriminator(features.shape[1])
         optimizer = torch.optim.AdamW(head.parameters(), lr=args.learning_rate, weight_decay=0.01)
@@ -123,12 +123,17 @@ def trained_scores(solutions: Solutions, folds: list[list[int]], args) -> list[f
     return scores
 
 
-def splits(solutions: Solutions, folds: list[list[int]]):
-    """Of each fold: pairs of places (right, wrong) of the questions to learn from, and all places of the fold."""
+def splits(solutions: Solutions, folds: list[list[int]], any_pair: bool = False):
+    """
+    Of each fold: pairs of places (right, wrong) of the questions to learn from, or with `any_pair` one pair of all of them,
+    and all places of the fold.
+    """
     for fold in folds:
         others = [number for other in folds if other is not fold for number in other]
         sides = [solutions.of_question(number) for number in others]
         learned = [pair for pair in sides if pair[0] and pair[1]]
+        if any_pair:
+            learned = [tuple([place for pair in sides for place in pair[side]] for side in (0, 1))]
         yield learned, [place for number in fold for side in solutions.of_question(number) for place in side]
 
 
@@ -136,7 +141,10 @@ def splits(solutions: Solutions, folds: list[list[int]]):
 
 
 def judge(scores: list[float], solutions: Solutions, folds: list[list[int]], args) -> dict:
-    """AUC over all solutions of a fold (mean over folds) and within questions, each with its interval."""
+    """
+    AUC over all solutions of a fold (mean over folds) and within questions, each with its interval; of scores in (0, 1) also
+    accuracy, Brier score and expected calibration error, both sides weighing the same.
+    """
     sides = {
         number: tuple([scores[i] for i in side] for side in solutions.of_question(number))
         for fold in folds
@@ -168,6 +176,12 @@ def judge(scores: list[float], solutions: Solutions, folds: list[list[int]], arg
         ).confidence_interval
         found[name] = statistic(numbers)
         found[f"{name}_interval"] = [float(interval.low), float(interval.high)]
+    if all(0 <= score <= 1 for score in scores):
+        sides = [
+            [s for s, right in zip(scores, solutions.correct, strict=True) if right == side] for side in (True, False)
+        ]
+        figures = judge_scores(*sides)
+        found |= {name: figures[name] for name in ("accuracy", "brier", "ece")}
     return found
 
 
@@ -178,6 +192,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--student", required=True, help="id or path of the student whose states are read")
     parser.add_argument("--max_questions", type=int, help="the first so many; all if left out")
     parser.add_argument("--max_length", type=int, default=256, help="tokens of question and solution together")
+    parser.add_argument(
+        "--pairs",
+        choices=["within", "any"],
+        default="within",
+        help="a right and a wrong one of one question, or of any",
+    )
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=8, help="pairs a step")
     parser.add_argument("--head_steps", type=int, default=200)
@@ -192,6 +212,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--cache", help="folder that keeps what the frozen models read")
     parser.add_argument("--json", help="file for all figures")
     args = parser.parse_args(argv)
+    if args.pairs == "any" and "trained" in args.ways:
+        parser.error("the encoder is trained on pairs of one question alone: leave trained out of --ways")
 
     solutions = Solutions.read(args.solutions, args.max_questions)
     numbers = sorted(set(solutions.question))
@@ -218,7 +240,7 @@ def main(argv: list[str] | None = None) -> None:
         "student": by_student,
     }
     rows = {}
-    print(f"{'':34}AUC, all solutions      AUC, within questions   seconds")
+    print(f"{'':34}AUC, all solutions      AUC, within questions   accuracy  Brier   ECE     seconds")
     for way in args.ways:
         started, name = time.perf_counter(), WAYS[way]
         found = judge(ways[way](), solutions, folds, args)
@@ -228,7 +250,10 @@ def main(argv: list[str] | None = None) -> None:
             f"{found[key]:.3f} [{found[f'{key}_interval'][0]:.3f}, {found[f'{key}_interval'][1]:.3f}]"
             for key in ("auc", "auc_within")
         ]
-        print(f"{name:<34}{cells[0]:<24}{cells[1]:<24}{found['seconds']:.0f}", flush=True)
+        cells += [f"{found[key]:.3f}" if key in found else "-" for key in ("accuracy", "brier", "ece")]
+        widths = (24, 24, 10, 8, 8)
+        line = "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        print(f"{name:<34}{line}{found['seconds']:.0f}", flush=True)
     print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} threads")
     if args.json:
         figures = {"settings": vars(args), "questions": len(numbers), "solutions": len(solutions.texts), "rows": rows}
