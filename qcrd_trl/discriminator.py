@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,9 +79,21 @@ class RationaleDiscriminator(nn.Module):
         """
         return self.score_pooled(self.pool(states, row, num_rows))
 
-    def pool(self, states: torch.Tensor, row: torch.Tensor, num_rows: int) -> torch.Tensor:
-        """Max over the tokens of each rationale of the normalised states, shape `(num_rows, input_size)`."""
-        states = F.layer_norm(states.detach().float(), (self.input_size,))
+    def pool(self, states: torch.Tensor, row: torch.Tensor, num_rows: int, detach: bool = True) -> torch.Tensor:
+        """
+        Max over the tokens of each rationale of the normalised states.
+
+        Args:
+            states (`torch.Tensor`): shape `(tokens, input_size)`.
+            row (`torch.Tensor`): rationale of each token, shape `(tokens,)`.
+            num_rows (`int`): number of rationales.
+            detach (`bool`, *optional*, defaults to `True`): whether the states are given no gradient. `False` is for an
+                encoder that is trained with the head.
+
+        Returns:
+            `torch.Tensor`: float32, shape `(num_rows, input_size)`; 0 for a rationale without tokens.
+        """
+        states = F.layer_norm((states.detach() if detach else states).float(), (self.input_size,))
         pooled = states.new_full((num_rows, self.input_size), float("-inf"))
         pooled = pooled.scatter_reduce(0, row[:, None].expand_as(states), states, reduce="amax")
         return pooled.masked_fill(pooled == float("-inf"), 0.0)  # a rationale without tokens
@@ -93,11 +106,7 @@ class RationaleDiscriminator(nn.Module):
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
         """Writes `config.json` and `model.safetensors` into `save_directory`, which is made if it is absent."""
-        folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        config = {"kind": "student", "input_size": self.input_size, "hidden_size": self.hidden_size}
-        (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file({k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}, folder / WEIGHTS_NAME)
+        save_head(self, Path(save_directory), kind="student")
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike) -> "RationaleDiscriminator":
@@ -109,33 +118,67 @@ class RationaleDiscriminator(nn.Module):
                 Its folder, or a trained model's folder that holds it as `discriminator/`.
 
         Raises:
-            [`ModelError`]: if the folder holds no discriminator, or its files do not belong together.
+            [`ModelError`]: if the folder holds no discriminator of kind `student`, or its files do not belong together.
         """
-        folder = Path(path)
-        if not (folder / WEIGHTS_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
-            folder = folder / "discriminator"
-        elif (folder / "discriminator" / WEIGHTS_NAME).is_file():
-            folder = folder / "discriminator"  # a full model's folder has files of the same names
-        if not (folder / WEIGHTS_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
-            raise ModelError(f"No discriminator in {str(path)!r}: expected {CONFIG_NAME} and {WEIGHTS_NAME} there.")
-        try:
-            config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
-            kind, sizes = config.get("kind"), (config.get("input_size"), config.get("hidden_size"))
-        except (ValueError, AttributeError) as err:
-            raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} is damaged: {err}") from err
-        if kind != "student":
+        folder = find_discriminator(path)
+        config = read_config(folder)
+        if config.get("kind") != "student":
+            own = " One with an encoder of its own reads texts: load it with RationaleScorer.from_pretrained."
             raise ModelError(
-                f"{str(folder)!r} holds no discriminator of kind 'student': its {CONFIG_NAME} says kind={kind!r}."
+                f"{str(folder)!r} holds no discriminator of kind 'student': its {CONFIG_NAME} says "
+                f"kind={config.get('kind')!r}.{own if config.get('kind') == 'encoder' else ''}"
             )
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} must give input_size and hidden_size, says {config}.")
-        discriminator = cls(*sizes)
-        try:
-            weights = load_file(folder / WEIGHTS_NAME)
-        except (SafetensorError, OSError) as err:
-            raise ModelError(f"{WEIGHTS_NAME} in {str(folder)!r} is damaged: {err}") from err
-        try:
-            discriminator.load_state_dict(weights)
-        except RuntimeError as err:
-            raise ModelError(f"The weights in {str(folder)!r} do not fit their {CONFIG_NAME}: {err}") from err
-        return discriminator.eval()
+        return load_head(folder, config)
+
+
+# ---- Files: a head and its configuration, alone or beside an encoder ----
+
+
+def save_head(head: RationaleDiscriminator, folder: Path, **config: Any) -> None:
+    """Writes `config.json`, with the head's sizes and `config`, and `model.safetensors` into a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {**config, "input_size": head.input_size, "hidden_size": head.hidden_size}
+    (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file({k: v.detach().cpu().contiguous() for k, v in head.state_dict().items()}, folder / WEIGHTS_NAME)
+
+
+def find_discriminator(path: str | os.PathLike) -> Path:
+    """The folder of a discriminator of either kind: `path` itself, or `discriminator/` in a trained model's folder."""
+    folder = Path(path)
+    if not _has_files(folder) or _has_files(folder / "discriminator"):  # a full model has files of the same names
+        folder = folder / "discriminator"
+    if not _has_files(folder):
+        raise ModelError(f"No discriminator in {str(path)!r}: expected {CONFIG_NAME} and {WEIGHTS_NAME} there.")
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a discriminator's `config.json` says."""
+    try:
+        config = json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError(f"expected an object, got {type(config).__name__}")
+    except ValueError as err:
+        raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} is damaged: {err}") from err
+    return config
+
+
+def load_head(folder: Path, config: dict[str, Any]) -> RationaleDiscriminator:
+    """The head in a folder, in eval mode, of the sizes that its configuration gives."""
+    sizes = (config.get("input_size"), config.get("hidden_size"))
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} must give input_size and hidden_size, says {config}.")
+    head = RationaleDiscriminator(*sizes)
+    try:
+        weights = load_file(folder / WEIGHTS_NAME)
+    except (SafetensorError, OSError) as err:
+        raise ModelError(f"{WEIGHTS_NAME} in {str(folder)!r} is damaged: {err}") from err
+    try:
+        head.load_state_dict(weights)
+    except RuntimeError as err:
+        raise ModelError(f"The weights in {str(folder)!r} do not fit their {CONFIG_NAME}: {err}") from err
+    return head.eval()
+
+
+def _has_files(folder: Path) -> bool:
+    return (folder / WEIGHTS_NAME).is_file() and (folder / CONFIG_NAME).is_file()

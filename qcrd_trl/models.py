@@ -109,7 +109,7 @@ def load_model(
     try:
         return auto.from_pretrained(path, **init_kwargs)
     except (OSError, ValueError) as err:
-        raise ModelError(f"No {auto.__name__} could be loaded from {path!r}: {_first_line(err)}") from err
+        raise ModelError(f"No {auto.__name__} could be loaded from {path!r}: {first_line(err)}") from err
 
 
 def reads_with_encoder(path: str | os.PathLike, **init_kwargs) -> bool:
@@ -121,7 +121,7 @@ def reads_with_encoder(path: str | os.PathLike, **init_kwargs) -> bool:
     try:
         config = AutoConfig.from_pretrained(path, **shared)
     except (OSError, ValueError) as err:
-        raise ModelError(f"No model could be loaded from {path!r}: {_first_line(err)}") from err
+        raise ModelError(f"No model could be loaded from {path!r}: {first_line(err)}") from err
     return bool(getattr(config, "is_encoder_decoder", False))
 
 
@@ -133,7 +133,7 @@ def load_tokenizer(path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase
     except (OSError, ValueError) as err:
         if (Path(path) / "adapter_config.json").is_file():
             return load_tokenizer(PeftConfig.from_pretrained(path).base_model_name_or_path, **kwargs)
-        raise ModelError(f"No tokenizer could be loaded from {path!r}: {_first_line(err)}") from err
+        raise ModelError(f"No tokenizer could be loaded from {path!r}: {first_line(err)}") from err
 
 
 def prepare_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -253,5 +253,6 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _first_line(err: BaseException) -> str:
+def first_line(err: BaseException) -> str:
+    """What an error says first: those of the Hub go on for a page."""
     return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__

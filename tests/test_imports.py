@@ -127,6 +127,8 @@ RULES = [
         ),
         (*HEAVY, "numpy", "scipy"),
     ),
+    ((".rationale_scorer",), (".trainer", ".sampling", ".callbacks", ".cli", ".demo")),
+    ((".scorer_training",), (".trainer", ".callbacks", ".cli", ".demo")),
     ((".answers", ".records", ".metrics", ".evaluation", ".demo", ".files", ".negative_options"), (".cli",)),
 ]
 
@@ -189,6 +191,8 @@ def test_answers_need_only_the_standard_library():
         ("snapshots", "from .trainer.meter import Meter"),
         ("trainer.qcrd_trainer", "from ..evaluation import evaluate_student"),
         ("trainer.qcrd_trainer", "from ..cli import common"),
+        ("rationale_scorer", "from .sampling.corruption import corrupt"),
+        ("scorer_training", "from .trainer.qcrd_config import QCRDConfig"),
         ("evaluation", "from .cli.common import parse_arguments"),
         ("plots.samples", "from ..sampling.sample_report import AGREEMENT_BINS"),
     ],

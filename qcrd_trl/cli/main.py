@@ -17,6 +17,7 @@ COMMANDS = {
     "report": "show what was sampled or selected, as a table and a picture",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
+    "discriminator": "pretrain a discriminator that scores rationales by their texts",
     "negatives": "export the negatives that a run generated",
 }
 

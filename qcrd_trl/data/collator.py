@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from .pairs import PairTokenizer
+
 
 @dataclass
 class DataCollatorForQCRD:
@@ -19,6 +21,8 @@ class DataCollatorForQCRD:
             Whether the completions stand in the labels alone (an encoder reads the prompt) or follow the prompt.
         pad_to_multiple_of (`int`, *optional*):
             Widths are rounded up to a multiple of this.
+        pairs ([`~data.pairs.PairTokenizer`], *optional*):
+            That of a discriminator with an encoder of its own.
 
     Returns:
         `dict[str, torch.Tensor]` with B questions and N rationales, in the order of the questions, positives first:
@@ -29,7 +33,9 @@ class DataCollatorForQCRD:
         - `rationale_question` `(N,)`: row of the question in this batch.
         - `rationale_is_positive` `(N,)`: boolean.
 
-        The labels of an encoder-decoder student have a width of their own.
+        The labels of an encoder-decoder student have a width of their own. With `pairs` there are also
+        `discriminator_input_ids`, `discriminator_attention_mask`, `discriminator_rationale_mask` and, where the encoder has
+        them, `discriminator_token_type_ids` `(N, L'')`: question with rationale as the discriminator reads them.
 
     Examples:
 
@@ -51,6 +57,7 @@ class DataCollatorForQCRD:
     pad_token_id: int
     is_encoder_decoder: bool = False
     pad_to_multiple_of: int | None = None
+    pairs: PairTokenizer | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         label_rows = [(feature["predict_prompt_ids"], feature["label_ids"]) for feature in features]
@@ -67,7 +74,18 @@ class DataCollatorForQCRD:
         batch.update({f"rationale_{name}": tensor for name, tensor in self.rows(rationale_rows).items()})
         batch["rationale_question"] = torch.tensor(question, dtype=torch.long)
         batch["rationale_is_positive"] = torch.tensor(positive, dtype=torch.bool)
+        if self.pairs is not None:
+            read = [
+                (feature["discriminator_prompt_ids"], ids)
+                for feature in features
+                for ids in feature["discriminator_positive_ids"] + feature["discriminator_negative_ids"]
+            ]
+            batch.update(self.discriminator_rows(read))
         return batch
+
+    def discriminator_rows(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, torch.Tensor]:
+        """What the discriminator reads, of pairs of ids of a question and a rationale, a row each."""
+        return {f"discriminator_{name}": tensor for name, tensor in self.pairs.batch(pairs).items()}
 
     def rows(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, torch.Tensor]:
         """`input_ids`, `attention_mask` and `labels` of pairs of prompt and completion, a row each."""

@@ -8,10 +8,14 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import DataError
 from .draws import draw
+from .pairs import PairTokenizer
 from .prompts import StudentFormat, completion_ids, has_lone_surrogate, is_conversational, prompt_ids
 
 
 RATIONALE_SOURCES = ("selected", "raw")
+
+# What a discriminator with an encoder of its own reads.
+DISCRIMINATOR_COLUMNS = ("discriminator_prompt_ids", "discriminator_positive_ids", "discriminator_negative_ids")
 
 # What a row may lose, in the words of the report.
 COUNTERS = {
@@ -47,11 +51,14 @@ class RowTokenizer:
             that of the column `raw_rationale`, or else one drawn from all rationales of the row.
         seed (`int`, *optional*, defaults to `0`):
             Seed of that draw, which depends on the row's index alone.
+        pairs ([`~data.pairs.PairTokenizer`], *optional*):
+            That of a discriminator with an encoder of its own. It reads rationales as the row has them, uncut.
 
     Returns:
         `dict`: `question_index`, `predict_prompt_ids`, `label_ids` (empty: no label task), `explain_prompt_ids`,
         `positive_ids` and `negative_ids` (a list of ids for each rationale), `length` (tokens of the longest row),
-        `id`, and a counter `n_...` for each of `COUNTERS`.
+        `id`, with `pairs` also `discriminator_prompt_ids`, `discriminator_positive_ids` and `discriminator_negative_ids`
+        (without special tokens, one list of ids for each of `positive_ids` and `negative_ids`), and a counter `n_...` for each of `COUNTERS`.
 
     Raises:
         [`DataError`]: naming the row and the column, for a value of the wrong type or a prompt too long.
@@ -62,6 +69,7 @@ class RowTokenizer:
     rationales: bool = True
     source: str = "selected"
     seed: int = 0
+    pairs: PairTokenizer | None = None
 
     def __call__(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         counts = dict.fromkeys(COUNTERS, 0)
@@ -76,6 +84,8 @@ class RowTokenizer:
             "positive_ids": [],
             "negative_ids": [],
         }
+        if self.pairs is not None:
+            out |= {name: [] for name in DISCRIMINATOR_COLUMNS}
         if prompt is None:
             counts["no_prompt"] += 1
         else:
@@ -93,6 +103,8 @@ class RowTokenizer:
         negatives = self._texts(row.get("negative_rationales"), index, "negative_rationales", counts)
         if self.source == "raw":
             positives, negatives = self._raw(row, positives, negatives, index, counts), []
+        if self.pairs is not None:
+            out["discriminator_prompt_ids"] = self.pairs.question_ids(prompt)
         prefix = self.form.explain_prefix
         out["explain_prompt_ids"] = start = prompt_ids(prompt, prefix, self.tokenizer, self.form)
         room = self._room(start, index, "prompt") if positives or negatives else None
@@ -116,6 +128,8 @@ class RowTokenizer:
                     ids = ids[:room]
                     counts["truncated"] += 1
                 out[name].append(ids)
+                if self.pairs is not None:
+                    out[f"discriminator_{name}"].append(self.pairs.ids(text))
             known |= seen
 
     def _raw(self, row, positives, negatives, index, counts) -> list[str]:

@@ -35,7 +35,7 @@ class GeneratedNegatives:
 
     def in_batch(self, batch: dict[str, torch.Tensor], is_held_out: bool = False) -> dict[str, torch.Tensor]:
         """The batch with the negatives that the source asks for; held-out questions keep those that their rows bring."""
-        generated, self._keys = [], []
+        generated, read, self._keys = [], [], []
         if is_held_out:
             return batch if self._source != "none" else add_negatives(batch, [], False, self._collator)
         if len(self.store):
@@ -43,8 +43,11 @@ class GeneratedNegatives:
                 entry = self._entry(question)
                 for place, negative in enumerate(self.store.get(entry["id"])):
                     generated.append((row, entry["explain_prompt_ids"], negative.token_ids))
+                    if self._collator.pairs is not None:
+                        # Anew each time: it takes far less than the step, and there is nothing that could be out of date.
+                        read.append((entry["discriminator_prompt_ids"], self._collator.pairs.ids(negative.text)))
                     self._keys.append((entry["id"], place))
-        return add_negatives(batch, generated, self._source in ("minority", "both"), self._collator)
+        return add_negatives(batch, generated, self._source in ("minority", "both"), self._collator, read)
 
     def note_scores(self, rows: RationaleRows, scores: torch.Tensor) -> None:
         """Keeps the discriminator's scores of the batch that was last made; they stay on the device."""
@@ -84,6 +87,7 @@ def add_negatives(
     generated: Sequence[tuple[int, Sequence[int], Sequence[int]]],
     keeps_own: bool,
     collator: DataCollatorForQCRD,
+    read: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
 ) -> dict[str, torch.Tensor]:
     """
     A batch with generated negatives in it.
@@ -94,6 +98,8 @@ def add_negatives(
             prefix, and those of the negative.
         keeps_own (`bool`): whether the negatives of the batch stay beside them.
         collator ([`DataCollatorForQCRD`]): pads the new rows.
+        read (`Sequence[tuple]`, *optional*): where a discriminator with an encoder of its own reads them, the ids of question
+            and negative as it does, for each of `generated`.
 
     Returns:
         `dict[str, torch.Tensor]`: a new batch, with the new rows last, and with `rationale_generated` of shape `(N,)`: the
@@ -105,6 +111,8 @@ def add_negatives(
     own = {f"rationale_{name}": batch[f"rationale_{name}"][keep] for name in names}
     own["rationale_question"] = batch["rationale_question"][keep]
     own["rationale_is_positive"] = batch["rationale_is_positive"][keep]
+    pairs = [name for name in batch if name.startswith("discriminator_")]
+    own |= {name: batch[name][keep] for name in pairs}
     own["rationale_generated"] = torch.full_like(own["rationale_question"], -1)
     if not generated:
         return {**batch, **own}
@@ -112,11 +120,15 @@ def add_negatives(
     new["rationale_question"] = torch.tensor([row for row, _, _ in generated])
     new["rationale_is_positive"] = torch.zeros(len(generated), dtype=torch.bool)
     new["rationale_generated"] = torch.arange(len(generated))
-    fill = {"input_ids": collator.pad_token_id, "attention_mask": 0, "labels": -100}
-    return {
-        **batch,
-        **{name: _stacked(own[name], new[name].to(device), fill.get(name[10:])) for name in own},
+    fill = {
+        "rationale_input_ids": collator.pad_token_id,
+        "rationale_attention_mask": 0,
+        "rationale_labels": -100,
     }
+    if pairs:
+        new |= collator.discriminator_rows(read)
+        fill |= {name: collator.pairs.pad_token_id if name.endswith("input_ids") else 0 for name in pairs}
+    return {**batch, **{name: _stacked(own[name], new[name].to(device), fill.get(name)) for name in own}}
 
 
 def _stacked(one: torch.Tensor, other: torch.Tensor, fill: int | None) -> torch.Tensor:

@@ -53,6 +53,8 @@ class RationaleRows:
         is_positive (`torch.Tensor`): boolean, shape `(N,)`.
         num_questions (`int`): questions of the batch.
         generated (`torch.Tensor` or `None`): which generated negative each is, -1 for one of the dataset, shape `(N,)`.
+        pairs (`dict[str, torch.Tensor]` or `None`): what a discriminator with an encoder of its own reads, tensors of shape
+            `(N, L'')`.
     """
 
     input_ids: torch.Tensor
@@ -62,6 +64,7 @@ class RationaleRows:
     is_positive: torch.Tensor
     num_questions: int
     generated: torch.Tensor | None = None
+    pairs: dict[str, torch.Tensor] | None = None
 
     def subset(self, keep: torch.Tensor) -> "RationaleRows":
         """Some of them, by a mask of shape `(N,)`, of the same questions."""
@@ -73,6 +76,7 @@ class RationaleRows:
             is_positive=self.is_positive[keep],
             num_questions=self.num_questions,
             generated=None if self.generated is None else self.generated[keep],
+            pairs=None if self.pairs is None else {name: tensor[keep] for name, tensor in self.pairs.items()},
         )
 
 
@@ -104,6 +108,8 @@ def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) 
                 if is_positive == side:
                     drawn = rows[draw(len(rows), args.seed, step, index[owner], salt)]
                     keep[[row for row in rows if row != drawn]] = False
+    start = "discriminator_"
+    pairs = {name.removeprefix(start): tensor for name, tensor in batch.items() if name.startswith(start)}
     return RationaleRows(
         input_ids=batch["rationale_input_ids"],
         attention_mask=batch["rationale_attention_mask"],
@@ -112,6 +118,7 @@ def rationale_rows(batch: dict[str, torch.Tensor], args: QCRDConfig, step: int) 
         is_positive=positive,
         num_questions=len(batch["question_index"]),
         generated=batch.get("rationale_generated"),
+        pairs=pairs or None,
     ).subset(keep)
 
 

@@ -17,11 +17,11 @@ from ..losses import (
     side_reductions,
 )
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
-from .checks import Switch, at_least_one, not_negative, one_of, switch
+from .checks import Switch, at_least_one, check_discriminator, not_negative, one_of, switch
 from .presets import PRESETS
 
 
-DISCRIMINATORS = ("student", "none")
+DISCRIMINATORS = ("student", "encoder", "none")
 PICKS = ("min", "max")  # reductions that leave all rationales but one without a gradient
 
 
@@ -147,8 +147,16 @@ class QCRDConfig(TrainingArguments):
         > Parameters that control the discriminator
 
         discriminator (`str`, *optional*):
-            `"student"`: a head on the student's own hidden states, without gradient to them. `"none"`. Set by the
-            preset.
+            `"student"`: a head on the student's own hidden states, without gradient to them. `"encoder"`: one with an
+            encoder of its own, as in the paper, see `discriminator_model_name_or_path`. `"none"`. Set by the preset, or
+            by that argument.
+        discriminator_model_name_or_path (`str`, *optional*):
+            What `qcrd discriminator train` wrote (paper: pretrained, then updated online), or the id or path of an encoder
+            such as `google-t5/t5-base`, whose head is then new. It reads texts, so it need not be of the student's kind.
+        discriminator_encoder_learning_rate (`float`, *optional*, defaults to `0.0`):
+            Learning rate of that encoder. 0 leaves it as it was pretrained and updates the head alone: it then costs its
+            weights, but no gradients, no moments of Adam (12 bytes a parameter together) and no activations. The paper trains
+            it online; `1e-5` to `5e-5` is usual.
         discriminator_loss (`str`, *optional*):
             `"ratio"`: eq. 2 as printed. `"binary"`: binary cross-entropy. `"ratio"` if left out: as printed, and the
             better of the two by the measurement in `docs/discriminator.md`.
@@ -258,7 +266,16 @@ class QCRDConfig(TrainingArguments):
     save_negative_generators: bool = field(
         default=False, metadata={"help": "Whether a push to the Hub has the snapshots too."}
     )
-    discriminator: str | None = field(default=None, metadata={"help": "student or none. Default: the preset's."})
+    discriminator: str | None = field(
+        default=None, metadata={"help": "student, encoder or none. Default: the preset's."}
+    )
+    discriminator_model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "A discriminator of `qcrd discriminator train`, or an encoder for a new one."},
+    )
+    discriminator_encoder_learning_rate: float = field(
+        default=0.0, metadata={"help": "Learning rate of the discriminator's own encoder. 0: its head alone learns."}
+    )
     discriminator_loss: str | None = field(
         default=None, metadata={"help": "ratio (eq. 2 as printed) or binary. Default: the preset's."}
     )
@@ -321,6 +338,13 @@ class QCRDConfig(TrainingArguments):
             # A reduction that the user names governs both sides, whatever the recipe does with one of them.
             recipe.pop("positive_reduction", None)
             recipe.pop("negative_reduction", None)
+        if self.discriminator_model_name_or_path is not None and self.discriminator is None:
+            if recipe["discriminator"] == "none":
+                raise ConfigError(
+                    f"preset={self.preset!r} has no discriminator, so discriminator_model_name_or_path would do nothing. Leave "
+                    "it out, or set discriminator='encoder' and what is to use its scores (quality_weighting)."
+                )
+            self.discriminator = "encoder"
         for name, value in recipe.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -358,8 +382,8 @@ class QCRDConfig(TrainingArguments):
         one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
         for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
             not_negative(name, getattr(self, name))
-        for name in ("discriminator_learning_rate", "discriminator_weight_decay", "discriminator_max_grad_norm"):
-            not_negative(name, getattr(self, name))
+        for name in ("learning_rate", "encoder_learning_rate", "weight_decay", "max_grad_norm"):
+            not_negative(f"discriminator_{name}", getattr(self, f"discriminator_{name}"))
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
                 at_least_one(name, getattr(self, name))
@@ -377,11 +401,4 @@ class QCRDConfig(TrainingArguments):
                 f"predict_prefix and explain_prefix are both {self.predict_prefix!r}: the student could not tell the label "
                 "task from the rationale task. Make them differ."
             )
-        if self.discriminator == "none":
-            if self.quality_weighting != "none":
-                raise ConfigError(
-                    f"quality_weighting={self.quality_weighting!r} needs a discriminator. Set discriminator='student' or "
-                    "quality_weighting='none'."
-                )
-            if "weighted_mean" in (self.positive_reduction, self.negative_reduction) and self.alpha_2 > 0:
-                raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")
+        check_discriminator(self)

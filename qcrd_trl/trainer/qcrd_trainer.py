@@ -24,9 +24,10 @@ from ..files import UNFINISHED
 from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
+from ..rationale_scorer import RationaleScorer
 from ..snapshots import SNAPSHOTS_FOLDER
 from .checkpoints import MeterPart
-from .discriminator_update import DISCRIMINATOR_FOLDER, DiscriminatorUpdate
+from .discriminator_update import DISCRIMINATOR_FOLDER, load_scorer, update_of
 from .engine import ScoringEngine, for_later
 from .meter import Meter
 from .negatives import GeneratedNegatives, negative_source_of
@@ -126,10 +127,15 @@ class QCRDTrainer(RowsTrainer):
             is_encoder_decoder=is_encoder_decoder(model),
             max_length=args.max_length,
         )
+        scorer = load_scorer(args)
+        self.discriminator_pairs = None if scorer is None else scorer.pairs
         self.questions = train_dataset
         train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
         collator = DataCollatorForQCRD(
-            processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
+            processing_class.pad_token_id,
+            self.student_format.is_encoder_decoder,
+            args.pad_to_multiple_of,
+            self.discriminator_pairs,
         )
 
         super().__init__(
@@ -149,9 +155,8 @@ class QCRDTrainer(RowsTrainer):
             self.model.add_model_tags(list(self._tag_names))
 
         self._engine = ScoringEngine(self.model, args, self.accelerator)
-        self.discriminator_update = None
-        if args.discriminator == "student" and args.uses_rationales:
-            self.discriminator_update = DiscriminatorUpdate(self._engine.head.module, args, self.accelerator)
+        self.discriminator_update = update_of(scorer, self._engine.head.module, args, self.accelerator)
+        if self.discriminator_update is not None:
             self.checkpoint_parts.append(self.discriminator_update)
         self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
         self._meters["run"] = Meter(["train_loss"], self.accelerator.device)
@@ -171,7 +176,7 @@ class QCRDTrainer(RowsTrainer):
             self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
 
     @property
-    def discriminator(self) -> RationaleDiscriminator | None:
+    def discriminator(self) -> RationaleDiscriminator | RationaleScorer | None:
         """The discriminator, or `None` where the recipe has none."""
         return None if self.discriminator_update is None else self.discriminator_update.discriminator
 
@@ -293,11 +298,8 @@ class QCRDTrainer(RowsTrainer):
         scored = self._engine.rationales(model, rows, ahead, self._sum_over_processes)
         quality = None
         if self.discriminator is not None:
-            if scored.pooled is None:
-                scored.pooled = self.discriminator.pool(scored.states, scored.row, len(rows.question))
             learns = torch.is_grad_enabled() and self.discriminator_update.is_due(self.state)
-            with torch.set_grad_enabled(learns):
-                quality = self.discriminator.score_pooled(scored.pooled)
+            quality = self.discriminator_update.scores(rows, scored, learns)
         return rationale_parts(rows, scored, self.args, quality), rows, scored
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch=None) -> torch.Tensor:

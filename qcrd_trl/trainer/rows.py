@@ -7,8 +7,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.dataset import prepare_dataset
 from ..data.length_grouping import grouped_sampler
+from ..data.pairs import PairTokenizer
 from ..data.prompts import StudentFormat
-from ..data.tokenize import RowTokenizer
+from ..data.tokenize import DISCRIMINATOR_COLUMNS, RowTokenizer
 from ..errors import ConfigError
 from .checkpoints import ResumableTrainer
 from .qcrd_config import QCRDConfig
@@ -24,6 +25,7 @@ COLUMNS = [
     "explain_prompt_ids",
     "positive_ids",
     "negative_ids",
+    *DISCRIMINATOR_COLUMNS,
 ]
 
 
@@ -33,9 +35,12 @@ class RowsTrainer(ResumableTrainer):
 
     Attributes:
         student_format ([`StudentFormat`]): how questions are put to the student; set before the base class is initialised.
+        discriminator_pairs ([`~data.pairs.PairTokenizer`] or `None`): how they are put to a discriminator with an encoder
+            of its own; set before the base class is initialised.
     """
 
     student_format: StudentFormat
+    discriminator_pairs: PairTokenizer | None = None
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -58,7 +63,12 @@ class RowsTrainer(ResumableTrainer):
         if dataset is None:
             return None
         row_tokenizer = RowTokenizer(
-            tokenizer, self.student_format, args.uses_rationales, args.rationale_source, args.seed
+            tokenizer,
+            self.student_format,
+            args.uses_rationales,
+            args.rationale_source,
+            args.seed,
+            self.discriminator_pairs,
         )
         # Held-out questions may have labels alone, and then measure the label task.
         if name != "train_dataset" and getattr(dataset, "column_names", None) is not None:
