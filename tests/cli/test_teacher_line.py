@@ -70,6 +70,7 @@ def test_from_questions_to_a_training_set(questions, tmp_path, capsys):
     assert len(samples.read_text().splitlines()) == 30
     assert cli.main(["select", "--samples", str(samples), "--task_kind", "number", "--output_dir", str(selected)]) == 0
     rows = load_dataset("parquet", data_files=str(selected / "train.parquet"), split="train")
+    rows = sorted(rows, key=lambda row: row["id"])  # the file has them as the answers came
     assert [row["id"] for row in rows] == [f"q{i}" for i in range(6)]
     first = rows[0]
     assert (first["prompt"], first["label"]) == (QUESTIONS[0]["prompt"], "2")
