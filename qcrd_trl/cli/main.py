@@ -15,6 +15,9 @@ COMMANDS = {
     "select": "turn sampled rationales into a training set by self-consistency",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
+    "predict": "ask a trained model: labels, rationales, their quality",
+    "score": "score rationales with a trained discriminator",
+    "merge": "merge an adapter into its base, as a full model",
     "negatives": "export the negatives that a run generated",
 }
 
