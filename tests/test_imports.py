@@ -113,7 +113,11 @@ RULES = [
         (".sampling", ".callbacks", ".snapshots", ".cli", ".demo"),
     ),
     ((".callbacks", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
-    ((".trainer",), (".evaluation", ".cli", ".demo")),
+    ((".trainer",), (".evaluation", ".student", ".cli", ".demo")),
+    (
+        (".student", ".student_files", ".student_questions", ".student_answers", ".quality", ".merging", ".snippets"),
+        (".cli", ".callbacks", ".demo", ".trainer.qcrd_trainer", ".trainer.engine"),
+    ),
     ((".answers", ".records", ".metrics", ".evaluation", ".demo", ".files", ".negative_options"), (".cli",)),
 ]
 

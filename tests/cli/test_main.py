@@ -59,7 +59,7 @@ def test_unknown_command_names_the_commands(capsys):
     """A typing error must not end in a traceback about modules."""
     assert cli.main(["slect"]) == 2
     assert (
-        "unknown command 'slect'. The commands are: demo, select, train, evaluate, negatives."
+        "unknown command 'slect'. The commands are: demo, select, train, evaluate, predict, score, merge, negatives."
         in capsys.readouterr().err
     )
 
