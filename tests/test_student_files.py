@@ -162,9 +162,9 @@ class Scorer:
         assert (path / "config.json").is_file()
         return cls()
 
-    def score(self, prompts, rationales):
+    def score(self, prompts, rationales, batch_size):
         self.asked += list(zip(prompts, rationales, strict=True))
-        return torch.tensor([1 / (1 + len(text)) for text in rationales])
+        return [1 / (1 + len(text)) for text in rationales]
 
 
 @pytest.fixture

@@ -98,7 +98,10 @@ def test_an_encoder_of_its_own(tmp_path, pairs, capsys, monkeypatch):
         def from_pretrained(cls, path):
             return cls()
 
-        def score(self, prompts, rationales):
+        def to(self, device):
+            return self
+
+        def score(self, prompts, rationales, batch_size):
             return [1 / (1 + len(text)) for text in rationales]
 
     module = types.ModuleType("qcrd_trl.rationale_scorer")
