@@ -11,11 +11,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from .answers import extract_answer
-from .answers.values import check_task_kind
+from .answers.values import TaskKind, check_task_kind
 from .data.prompts import Prompt, StudentFormat
 from .discriminator import RationaleDiscriminator
 from .errors import ConfigError, ModelError
-from .evaluation import TaskKind
 from .models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
 from .quality import rationale_qualities
 from .records import Explanation, Prediction, StudentRationale

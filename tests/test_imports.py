@@ -105,6 +105,12 @@ RULES = [
         (".discriminator",),
         (*(HEAVY - {"torch", "safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks"),
     ),
+    # What a trained student is used by needs the trainer's forward passes, and neither trainer nor callbacks need it.
+    (
+        (".student", ".student_files", ".student_questions", ".student_answers", ".quality", ".merging", ".snippets"),
+        (".cli", ".callbacks", ".demo", ".trainer.qcrd_trainer", ".trainer.engine"),
+    ),
+    ((".trainer", ".callbacks"), (".student", ".merging")),
     ((".sampling", ".data"), (".trainer", ".callbacks", ".cli")),
     # The loss and its settings know nothing of who makes the rationales. The trainer attaches the callback that does,
     # and the callback knows a trainer only by what it is given.
@@ -113,11 +119,7 @@ RULES = [
         (".sampling", ".callbacks", ".snapshots", ".cli", ".demo"),
     ),
     ((".callbacks", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
-    ((".trainer",), (".evaluation", ".student", ".cli", ".demo")),
-    (
-        (".student", ".student_files", ".student_questions", ".student_answers", ".quality", ".merging", ".snippets"),
-        (".cli", ".callbacks", ".demo", ".trainer.qcrd_trainer", ".trainer.engine"),
-    ),
+    ((".trainer",), (".evaluation", ".cli", ".demo")),
     ((".answers", ".records", ".metrics", ".evaluation", ".demo", ".files", ".negative_options"), (".cli",)),
 ]
 
