@@ -15,6 +15,7 @@ _NAMES = {
     "QCRDTrainer": "qcrd_trl.trainer.qcrd_trainer",
     "RationaleDiscriminator": "qcrd_trl.discriminator",
     "RationaleScorer": "qcrd_trl.rationale_scorer",
+    "RationaleStudent": "qcrd_trl.student",
     "SelfAdversarialCallback": "qcrd_trl.callbacks",
     "StudentFormat": "qcrd_trl.data.prompts",
     "evaluate_student": "qcrd_trl.evaluation",
@@ -29,6 +30,7 @@ __all__ = [
     "QCRDTrainer",
     "RationaleDiscriminator",
     "RationaleScorer",
+    "RationaleStudent",
     "SelfAdversarialCallback",
     "StudentFormat",
     "__version__",
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from .evaluation import evaluate_student
     from .rationale_scorer import RationaleScorer
     from .sampling.self_consistency import select_rationales
+    from .student import RationaleStudent
     from .trainer.qcrd_config import QCRDConfig
     from .trainer.qcrd_trainer import QCRDTrainer
 

@@ -126,6 +126,8 @@ class QCRDTrainer(RowsTrainer):
             response_separator=args.response_separator,
             is_encoder_decoder=is_encoder_decoder(model),
             max_length=args.max_length,
+            predicts=args.alpha_1 > 0,
+            explains=args.uses_rationales,
         )
         scorer = load_scorer(args)
         self.discriminator_pairs = None if scorer is None else scorer.pairs
