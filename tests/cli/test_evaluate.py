@@ -69,6 +69,7 @@ def test_writes_json_and_prints_a_table(student, questions, tmp_path, capsys):
         "questions": 4,
         "label_correct": 3,
         "answer_correct": 2,
+        "agrees": 2,
         "no_predicted_answer": 0,
         "no_reached_answer": 0,
         "unfinished_rationales": 0,
