@@ -13,7 +13,7 @@ from .data.prompts import StudentFormat
 from .errors import ConfigError, DataError, ModelError
 from .evaluation.asking import EvaluationSettings, ask, collect, questions_of
 from .evaluation.outcome import METRICS, EvaluationResult, outcome_of
-from .models import base_model, is_encoder_decoder, prepare_tokenizer
+from .models import base_model, is_encoder_decoder, keep_cpu_gradients, prepare_tokenizer
 from .processes import together
 from .records import Question
 from .sampling.questions import Columns
@@ -100,6 +100,8 @@ class AccuracyCallback(TrainerCallback):
         if trainer.processing_class is None:
             raise ConfigError("The trainer has no tokenizer to generate with: pass `processing_class`.")
         prepare_tokenizer(trainer.processing_class)
+        # Before anything is evaluated: some CPUs repack 4-bit weights at the first forward pass without gradient.
+        keep_cpu_gradients(base_of(trainer))
         self.trainer = trainer
         self.settings = EvaluationSettings(
             task_kind,
@@ -126,6 +128,9 @@ class AccuracyCallback(TrainerCallback):
                 f"A {type(trainer).__name__} keeps no questions as texts: pass `questions=`, a dataset with the columns "
                 "'prompt' and 'label'."
             )
+        if questions is not None and isinstance(trainer.eval_dataset, dict):
+            remedy = "leave `questions` out, and each set is asked under its name" if is_ours else "give it one set"
+            raise ConfigError(f"The trainer has several sets in `eval_dataset`, and `questions` is one: {remedy}.")
         for name, rows in held.items() if isinstance(held, dict) else [(None, held)]:
             if rows is not None:
                 self._read.append(

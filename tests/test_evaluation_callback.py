@@ -387,6 +387,8 @@ def test_models_and_trainers_that_cannot_work(tmp_path, monkeypatch):
     rows = plain(tmp_path).eval_dataset
     with pytest.raises(ConfigError, match="several sets in `eval_dataset`"):
         AccuracyCallback(plain(tmp_path, eval_dataset={"a": rows, "b": rows}), "number", held_out())
+    with pytest.raises(ConfigError, match="leave `questions` out, and each set is asked under its name"):
+        AccuracyCallback(asked(tmp_path, eval_rows={"a": held_out()}, eval_accuracy=False), "number", held_out())
     without = plain(tmp_path)
     without.processing_class = None
     with pytest.raises(ConfigError, match="has no tokenizer to generate with"):

@@ -19,6 +19,7 @@ from ..models import is_encoder_decoder, prepare_tokenizer
 from ..records import Question
 from ..sampling.generate import generate_completions
 from ..sampling.questions import Columns, prompt_problem, read_labelled
+from ..sampling.self_consistency import text_problem
 from .outcome import TASKS, EvaluationResult, TaskKind, Written, check_label, outcome_of
 
 
@@ -183,7 +184,7 @@ def questions_of(
         columns = Columns(columns.prompt, columns.label, columns.samples, None, columns.choices)
     questions, skipped = [], 0
     for question in islice(_labelled(rows, columns), limit):
-        if question.label is None or prompt_problem(question.prompt) is not None:
+        if text_problem(question.label) or prompt_problem(question.prompt):
             skipped += 1
             continue
         check_label(question, task_kind, columns.label)

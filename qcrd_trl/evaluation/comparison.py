@@ -146,7 +146,12 @@ def compare_results(
             _check_settings(group[0], results, _ASKED, "Seeds that are averaged must be measured in one way.")
     for group in groups[1:]:
         if not allow_settings:
-            _check_settings(groups[0][0], group[0], _ASKED, "Pass --allow_settings to compare them all the same.")
+            _check_settings(
+                groups[0][0],
+                group[0],
+                _ASKED,
+                "Pass --allow_settings (in Python, allow_settings=True) to compare them all the same.",
+            )
         notes += _other_settings(groups[0][0], group[0], _ASKED)
     ids = sorted(everything[0].labels)
     metrics = [name for name in METRICS if all(name in results.outcomes for results in everything)]

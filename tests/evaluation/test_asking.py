@@ -203,6 +203,13 @@ def test_labels_that_are_class_numbers():
     assert (result.counts["questions"], result.counts["skipped"]) == (1, 1)
 
 
+def test_rows_that_nobody_can_be_asked():
+    """Counted as wrong they would lower the accuracy of every student alike; and half a surrogate fits no file."""
+    unusable = [{"prompt": " ", "label": "1"}, {"prompt": "a", "label": " "}, {"prompt": "a\ud800", "label": "1"}]
+    result = evaluate(rows=[*ROWS[:2], *unusable, {"prompt": "a", "label": "\udc00"}])
+    assert (result.counts["questions"], result.counts["skipped"]) == (2, 4)
+
+
 def test_intervals():
     """Wilson's, by hand in `tests/test_statistics.py`: 2 of 4 is (2 + 1.92) / 7.84 = 0.5 plus or minus 0.35."""
     intervals = evaluate().intervals
