@@ -52,7 +52,7 @@ def _print(comparison, groups: list[list[str]]) -> None:
         table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
     differences = {(one.run, one.metric): one for one in comparison.differences}
     for number, (run, files) in enumerate(zip(comparison.runs, groups, strict=True)):
-        name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more seeds"
+        name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
         for metric, accuracy in run.accuracies.items():
             low, high = run.intervals[metric]
             row = [name, NAMES[metric], f"{100 * accuracy:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}"]
@@ -69,6 +69,6 @@ def _print(comparison, groups: list[list[str]]) -> None:
     console = Console()
     console.print(table)
     for test in sorted({one.test for one in comparison.differences}):
-        console.print(f"p: {test} test, two-sided; intervals of differences: paired bootstrap.", highlight=False)
+        console.print(f"p: {test}, two-sided; intervals of differences: paired bootstrap.", highlight=False)
     for note in comparison.notes:
         console.print(f"Note: {note}", highlight=False, markup=False)

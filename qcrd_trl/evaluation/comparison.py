@@ -16,7 +16,7 @@ from .results import FORMAT, Results, read_results
 
 logger = logging.getLogger(__name__)
 
-MCNEMAR, SIGN_FLIP = "McNemar, exact", "paired permutation"
+MCNEMAR, SIGN_FLIP = "McNemar's exact test", "paired permutation test"
 
 # By which rule an answer is read: results that differ in it say nothing of each other.
 _RULES = ("task_kind", "task_callable")
@@ -32,7 +32,7 @@ class Run:
     Attributes:
         models (`list[str]`): name of each model evaluated.
         files (`list[str]`): name of each file.
-        accuracies (`dict[str, float]`): each metric that all files have, in [0, 1]: of several seeds, the mean.
+        accuracies (`dict[str, float]`): each metric that all of its files have, in [0, 1]: of several seeds, the mean.
         intervals (`dict[str, tuple[float, float]]`): their 95 % intervals: Wilson's of one seed; of several, the bootstrap
             over questions.
     """
@@ -55,7 +55,7 @@ class Difference:
         interval (`tuple[float, float]`): its 95 % interval by the paired bootstrap over questions. Where all questions
             differ alike, as when none does, it has no width.
         p_value (`float`): two-sided, of the hypothesis that there is no difference.
-        test (`str`): `"McNemar, exact"` of one seed each, `"paired permutation"` of several.
+        test (`str`): `"McNemar's exact test"` of one seed each, `"paired permutation test"` of several.
         only_first (`int` or `None`): questions that only the first gets right; `None` of several seeds.
         only_run (`int` or `None`): questions that only this run gets right; `None` of several seeds.
     """
@@ -122,8 +122,8 @@ def compare_results(
 
     Raises:
         [`DataError`]: a file cannot be read, or the questions are not the same, naming those that differ.
-        [`ConfigError`]: answers were read by other rules, the students were asked in other ways, or no metric is common to
-            all.
+        [`ConfigError`]: answers were read by other rules, the students were asked in other ways, or a student and the first
+            have no metric in common.
 
     Example:
 
@@ -154,21 +154,26 @@ def compare_results(
             )
         notes += _other_settings(groups[0][0], group[0], _ASKED)
     ids = sorted(everything[0].labels)
-    metrics = [name for name in METRICS if all(name in results.outcomes for results in everything)]
-    for name in METRICS:
-        without = [_name(results) for results in everything if name not in results.outcomes]
-        if 0 < len(without) < len(everything):
-            notes.append(f"{name} is left out: it was not measured in {', '.join(without)}.")
-    if not metrics:
-        raise ConfigError(f"The results have no metric in common. {' '.join(notes)}".strip())
-    values = [{name: _values(group, name, ids) for name in metrics} for group in groups]
+    values = [
+        {name: _values(group, name, ids) for name in METRICS if all(name in results.outcomes for results in group)}
+        for group in groups
+    ]
+    notes += _not_measured(everything)
+    for group, means in zip(groups[1:], values[1:], strict=True):
+        if not means.keys() & values[0].keys():
+            raise ConfigError(
+                f"{groups[0][0].path} and {group[0].path} have no accuracy in common. {' '.join(_not_measured(everything))}"
+            )
     return Comparison(
         questions=len(ids),
         question_set=everything[0].content["question_set"],
         seed=seed,
         runs=[_run(group, means, seed) for group, means in zip(groups, values, strict=True)],
         differences=[
-            _difference(number, name, values, groups, seed) for number in range(1, len(groups)) for name in metrics
+            _difference(number, name, values, groups, seed)
+            for number in range(1, len(groups))
+            for name in METRICS
+            if name in values[0] and name in values[number]
         ],
         notes=notes,
     )
@@ -188,6 +193,15 @@ def _repeated(everything: list[Results]) -> list[str]:
     for note in notes:
         logger.warning(note)
     return notes
+
+
+def _not_measured(everything: list[Results]) -> list[str]:
+    without = {name: [_name(results) for results in everything if name not in results.outcomes] for name in METRICS}
+    return [
+        f"{name} was not measured in {', '.join(names)}."
+        for name, names in without.items()
+        if 0 < len(names) < len(everything)
+    ]
 
 
 def _check_questions(one: Results, other: Results) -> None:

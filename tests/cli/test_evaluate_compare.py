@@ -18,7 +18,7 @@ def test_prints_a_table_and_writes_json(tmp_path, capsys):
     output = tmp_path / "new" / "compared.json"
     assert compare(one, other, "--output", output) == 0
     out = capsys.readouterr().out
-    for part in ("10 questions", "30.0 %", "70.0 %", "+40.0", "0.219", "McNemar, exact"):
+    for part in ("10 questions", "30.0 %", "70.0 %", "+40.0", "0.219", "McNemar's exact test"):
         assert part in out, part
     content = json.loads(output.read_text(encoding="utf-8"))
     assert content["comparison"] is True
@@ -33,7 +33,7 @@ def test_seeds_are_joined_by_commas(tmp_path, capsys):
     content = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     assert [run["files"] for run in content["runs"]] == [["0.json", "1.json"], ["2.json", "3.json"]]
     assert content["differences"][0]["difference"] == pytest.approx(0.2)
-    assert "paired permutation" in capsys.readouterr().out
+    assert "paired permutation test" in capsys.readouterr().out
 
 
 def test_a_file_whose_name_has_a_comma(tmp_path):

@@ -19,7 +19,7 @@ def test_two_students(tmp_path):
     label, answer, agreement = comparison.differences
     assert [d.metric for d in comparison.differences] == ["label_accuracy", "answer_accuracy", "agreement"]
     assert label.difference == pytest.approx(0.7 - 0.3)
-    assert (label.only_first, label.only_run, label.test) == (1, 5, "McNemar, exact")
+    assert (label.only_first, label.only_run, label.test) == (1, 5, "McNemar's exact test")
     assert label.p_value == mcnemar_p(1, 5) == pytest.approx(14 / 64)
     assert label.interval == paired_bootstrap(FIRST, SECOND)
     assert (answer.difference, answer.interval, answer.p_value) == (0, (0, 0), 1)
@@ -61,7 +61,7 @@ def test_seeds_are_pooled_by_question(tmp_path):
     assert label.interval == paired_bootstrap(first, second)
     # 0.5, 0.5 and 0.5 all have one sign in 2 of 8 ways.
     assert label.p_value == sign_flip_p(first, second) == pytest.approx(2 / 8)
-    assert (label.test, label.only_first, label.only_run) == ("paired permutation", None, None)
+    assert (label.test, label.only_first, label.only_run) == ("paired permutation test", None, None)
     assert comparison.runs[0].accuracies["label_accuracy"] == pytest.approx(1.5 / 4)
     assert comparison.runs[0].intervals["label_accuracy"] == bootstrap_interval(first)
     assert comparison.runs[1].files == ["1-0.json", "1-1.json"]
@@ -69,17 +69,27 @@ def test_seeds_are_pooled_by_question(tmp_path):
     third = saved(tmp_path / "0-2.json", seeds[0][0])
     alone = compare_results([*files[0], third], files[1][0]).differences[0]
     assert alone.difference == pytest.approx((1 / 3 + 1) / 4)
-    assert alone.test == "paired permutation"
+    assert alone.test == "paired permutation test"
 
 
-def test_a_metric_that_one_of_them_lacks_is_left_out(tmp_path):
-    """A student trained on labels alone has no answer accuracy, and 0 in its place would be a win."""
-    comparison = compare_results(saved(tmp_path / "1.json", FIRST), saved(tmp_path / "2.json", SECOND, SECOND))
-    assert [d.metric for d in comparison.differences] == ["label_accuracy"]
-    assert comparison.notes == [
-        "answer_accuracy is left out: it was not measured in student (1.json).",
-        "agreement is left out: it was not measured in student (1.json).",
+def test_a_metric_that_one_of_them_lacks(tmp_path):
+    """A student trained on labels alone has no answer accuracy: 0 in its place would be a win for all others, and to leave it
+    out for all would hide what two of them did."""
+    label_only, one, other = (saved(tmp_path / f"{n}.json", FIRST, n and SECOND) for n in (None, 1, 2))
+    comparison = compare_results(one, label_only, other)
+    assert [(d.run, d.metric) for d in comparison.differences] == [
+        (1, "label_accuracy"),
+        (2, "label_accuracy"),
+        (2, "answer_accuracy"),
+        (2, "agreement"),
     ]
+    assert comparison.runs[1].accuracies.keys() == comparison.runs[1].intervals.keys() == {"label_accuracy"}
+    assert comparison.notes == [
+        "answer_accuracy was not measured in student (None.json).",
+        "agreement was not measured in student (None.json).",
+    ]
+    pooled = compare_results([one, label_only], other)
+    assert pooled.runs[0].accuracies.keys() == {"label_accuracy"}
 
 
 def test_a_file_given_twice(tmp_path, caplog):
@@ -142,7 +152,7 @@ def test_nothing_to_compare(tmp_path):
     content = json.loads(one.read_text(encoding="utf-8"))
     content["label_accuracy"] = None
     write_results(tmp_path / "2.json", content)
-    with pytest.raises(ConfigError, match=r"no metric in common. label_accuracy is left out: .*2\.json"):
+    with pytest.raises(ConfigError, match=r"no accuracy in common. label_accuracy was not measured in .*2\.json"):
         compare_results(one, tmp_path / "2.json")
 
 
