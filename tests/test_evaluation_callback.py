@@ -6,51 +6,16 @@ import random
 import numpy as np
 import pytest
 import torch
+from asking import ASKING, EACH_STEP, NAMES, accuracies, asked, callback_of, entries, held_out, plain
 from datasets import Dataset
-from generating import generating, questions, sharp_llama
+from generating import generating, sharp_llama
 from running import FAMILIES, largest_difference, lora, trainer_of, weights
-from tiny import ids, tiny_llama, word_tokenizer
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from tiny import tiny_llama
+from transformers import BitsAndBytesConfig, EarlyStoppingCallback, TrainerCallback
 
 import qcrd_trl.evaluation_callback as module
 from qcrd_trl import AccuracyCallback, QCRDConfig, QCRDTrainer, evaluate_student
-from qcrd_trl.errors import ConfigError, DataError, ModelError
 from qcrd_trl.evaluation.outcome import Written
-
-
-NAMES = ("eval_label_accuracy", "eval_answer_accuracy", "eval_agreement", "eval_accuracy_questions")
-ASKING = {"eval_accuracy": True, "task_kind": "number", "eval_max_new_tokens": 6, "eval_label_max_new_tokens": 4}
-EACH_STEP = {"eval_strategy": "steps", "eval_steps": 1}
-
-
-def held_out(count=6):
-    return Dataset.from_list([{"prompt": f"b + {i}", "label": str(i), "id": f"h{i}"} for i in range(count)])
-
-
-def asked(folder, model=None, rows=None, eval_rows=None, parts=None, **overrides):
-    """A trainer that asks six held-out questions at each evaluation."""
-    parts = {"eval_dataset": held_out() if eval_rows is None else eval_rows, **(parts or {})}
-    model = sharp_llama() if model is None else model
-    return trainer_of(folder, model, questions() if rows is None else rows, parts=parts, **{**ASKING, **overrides})
-
-
-def callback_of(trainer) -> AccuracyCallback:
-    (found,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, AccuracyCallback)]
-    return found
-
-
-def accuracies(metrics):
-    return {name: metrics[name] for name in NAMES if name in metrics}
-
-
-def entries(trainer):
-    """What was logged of each evaluation, less what the clock says."""
-    clocks = ("runtime", "per_second", "preparation_time")
-    return [
-        {name: value for name, value in entry.items() if not any(clock in name for clock in clocks)}
-        for entry in trainer.state.log_history
-        if "eval_loss" in entry
-    ]
 
 
 def scripted(monkeypatch, rights):
@@ -293,14 +258,6 @@ def test_choices(tmp_path):
 # ---- Another trainer ----
 
 
-def plain(folder, **overrides):
-    """A trainer of transformers, on token ids."""
-    rows = Dataset.from_list([{"input_ids": ids("<Predict> a + 1 1 </s>"), "labels": ids("<Predict> a + 1 1 </s>")}])
-    kwargs = {"train_dataset": rows, "eval_dataset": rows, "processing_class": word_tokenizer(), **overrides}
-    args = TrainingArguments(str(folder), use_cpu=True, report_to="none", disable_tqdm=True, **EACH_STEP, max_steps=2)
-    return Trainer(model=tiny_llama(), args=args, **kwargs)
-
-
 def test_a_trainer_of_transformers(tmp_path):
     """The same metrics, for whoever trains by other losses."""
     trainer, watch = plain(tmp_path), Watch()
@@ -313,105 +270,27 @@ def test_a_trainer_of_transformers(tmp_path):
     assert not any("accuracy" in name for name in trainer.predict(trainer.eval_dataset).metrics)
 
 
-# ---- What cannot work ----
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"task_kind": None}, "eval_accuracy=True needs `task_kind`"),
-        ({"eval_max_new_tokens": 0}, "eval_max_new_tokens must be an integer of at least 1"),
-        ({"eval_max_questions": 0}, "eval_max_questions must be an integer of at least 1"),
-        ({"preset": "label_only", "metric_for_best_model": "eval_answer_accuracy"}, "alpha_2 is 0"),
-        ({"preset": "label_only", "metric_for_best_model": "eval_one_agreement"}, "alpha_2 is 0"),
-        ({"alpha_1": 0.0, "metric_for_best_model": "label_accuracy"}, "alpha_1 is 0"),
-    ],
-    ids=["kind", "tokens", "questions", "answer", "agreement", "label"],
-)
-def test_configurations_that_cannot_work(kwargs, message):
-    """The first evaluation may come hours after the start."""
-    with pytest.raises(ConfigError, match=message):
-        QCRDConfig("unused", **{**ASKING, **kwargs})
-
-
-def test_options_that_cannot_work(tmp_path):
-    """Two of them would measure twice, and log one."""
-    trainer = asked(tmp_path)
-    with pytest.raises(ConfigError, match="has an AccuracyCallback already"):
-        AccuracyCallback(trainer, "number")
-    trainer = asked(tmp_path, eval_accuracy=False)
-    for kwargs, message in (
-        ({"task_kind": "essay"}, "`task_kind` is 'essay'"),
-        ({"task_kind": "number", "max_questions": 0}, "max_questions must be at least 1, got 0"),
-        ({"task_kind": "number", "num_samples": 0}, "num_samples must be an integer"),
-        ({"task_kind": "number", "batch_size": 0}, "batch_size must be an integer"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            AccuracyCallback(trainer, **kwargs)
-    label_only = asked(tmp_path, preset="label_only", eval_accuracy=False)
-    with pytest.raises(ConfigError, match="was not taught the rationale task"):
-        AccuracyCallback(label_only, "number", tasks=["rationale"])
-    assert trainer.evaluation_parts == label_only.evaluation_parts == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"prompt": "a", "label": "many"}], r"eval_dataset cannot be asked .* Row 0, column 'label'.*many"),
-        ([{"prompt": "a", "label": None, "positive_rationales": ["a is 1"]}], "0 of 1 rows have a prompt and a label"),
-        ([{"prompt": "a", "label": "1", "id": "x"}] * 2, "Rows 0 and 1 .* have the same id 'x'"),
-    ],
-    ids=["label", "none", "id"],
-)
-def test_questions_that_cannot_be_asked(tmp_path, rows, message):
-    """Before the first step, not at the first evaluation."""
-    with pytest.raises(DataError, match=message):
-        asked(tmp_path, eval_rows=Dataset.from_list(rows))
-    with pytest.raises(DataError, match=r"eval_dataset\['two'\] cannot be asked"):
-        asked(tmp_path, eval_rows={"one": held_out(), "two": Dataset.from_list(rows)})
-
-
-def test_models_and_trainers_that_cannot_work(tmp_path, monkeypatch):
-    """Each would fail, or hang, only when the first evaluation comes."""
-    trainer = asked(tmp_path, eval_accuracy=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(trainer.model), "can_generate", lambda self: False)
-        with pytest.raises(ModelError, match="LlamaForCausalLM cannot generate"):
-            AccuracyCallback(trainer, "number")
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "is_fsdp_enabled", True)
-        with pytest.raises(ConfigError, match="FSDP and ZeRO-3 split up"):
-            AccuracyCallback(trainer, "number")
-    with pytest.raises(ConfigError, match="A Trainer keeps no questions as texts: pass `questions=`"):
-        AccuracyCallback(plain(tmp_path), "number")
-    rows = plain(tmp_path).eval_dataset
-    with pytest.raises(ConfigError, match="several sets in `eval_dataset`"):
-        AccuracyCallback(plain(tmp_path, eval_dataset={"a": rows, "b": rows}), "number", held_out())
-    with pytest.raises(ConfigError, match="leave `questions` out, and each set is asked under its name"):
-        AccuracyCallback(asked(tmp_path, eval_rows={"a": held_out()}, eval_accuracy=False), "number", held_out())
-    without = plain(tmp_path)
-    without.processing_class = None
-    with pytest.raises(ConfigError, match="has no tokenizer to generate with"):
-        AccuracyCallback(without, "number", held_out())
-
-
-def test_a_metric_of_the_same_name(tmp_path):
-    """Of two numbers under one name, one would be lost."""
-    trainer = asked(tmp_path, parts={"compute_metrics": lambda prediction: {"label_accuracy": 0.5}})
-    with pytest.raises(ConfigError, match="`compute_metrics` gives eval_label_accuracy too"):
-        trainer.evaluate()
-
-
-def test_an_error_while_asking(tmp_path, monkeypatch):
-    """It is raised, and the next evaluation is not taken for one of other rows."""
-    trainer = asked(tmp_path)
-    generate = trainer.model.generate
-
-    def failing(*args, **kwargs):
-        raise RuntimeError("no memory is left here")
-
-    monkeypatch.setattr(trainer.model, "generate", failing)
-    with pytest.raises(RuntimeError, match="no memory is left"):
-        trainer.evaluate(held_out(2))
-    monkeypatch.setattr(trainer.model, "generate", generate)
-    assert trainer.evaluate()["eval_accuracy_questions"] == 6
+def test_a_quantized_student(tmp_path):
+    """On some CPUs the first pass without gradient repacks 4-bit weights, and later gradients are silently wrong."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
+    tiny_llama(hidden_size=64, intermediate_size=128, initializer_range=0.2).save_pretrained(tmp_path / "base")
+    runs = []
+    for measures in (False, True):
+        torch.manual_seed(0)
+        trainer = asked(
+            tmp_path / str(measures),
+            str(tmp_path / "base"),
+            parts={"quantization_config": quantization, "peft_config": lora()},
+            max_steps=3,
+            optim="adamw_torch",
+            learning_rate=0.02,
+            **({"eval_on_start": True, **EACH_STEP} if measures else {}),
+        )
+        trainer.train()
+        assert len(entries(trainer)) == 4 * measures
+        runs.append((weights(trainer.model), [e["grad_norm"] for e in trainer.state.log_history if "loss" in e]))
+    assert len(runs[0][1]) == 3
+    assert runs[0][1] == runs[1][1]
+    adapters = [{name: value for name, value in run[0].items() if "lora_" in name} for run in runs]
+    assert largest_difference(*adapters) == 0
