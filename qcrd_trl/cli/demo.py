@@ -207,20 +207,16 @@ def measure(trainer: "QCRDTrainer", data: "DemoData") -> dict[str, Any]:
         label_max_new_tokens=8,
         max_new_tokens=MAX_NEW_TOKENS,
     )
-    pairs = zip(data.test_problems, asked.questions, strict=True)
-    right = {
-        "label_accuracy": asked.counts["label_correct"],
-        "answer_accuracy": asked.counts["answer_correct"],
-        "steps_right": sum(is_correct(problem, outcome.rationale) for problem, outcome in pairs),
-    }
-    explains = trainer.args.uses_rationales
+    right = dict.fromkeys(("label_accuracy", "answer_accuracy", "steps_right"))
+    right["label_accuracy"] = asked.counts["label_correct"]
+    if trainer.args.uses_rationales:
+        pairs = zip(data.test_problems, asked.questions, strict=True)
+        right["answer_accuracy"] = asked.counts["answer_correct"]
+        right["steps_right"] = sum(is_correct(problem, outcome.rationale) for problem, outcome in pairs)
     first = asked.questions[0]
     return {
-        **{
-            name: _share(count, len(data.test)) if explains or name == "label_accuracy" else None
-            for name, count in right.items()
-        },
-        "first": {"predicted": first.predicted_text, "rationale": first.rationale if explains else None},
+        **{name: None if count is None else _share(count, len(data.test)) for name, count in right.items()},
+        "first": {"predicted": first.predicted_text, "rationale": first.rationale},
     }
 
 

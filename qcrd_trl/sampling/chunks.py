@@ -21,7 +21,16 @@ from ..data.shards import shard_of
 from ..data.sources import Rows
 from ..errors import DataError
 from ..records import Question, Sample
-from .questions import Columns, read_cell, read_id, read_position, read_question, read_sample, wrong_type
+from .questions import (
+    Columns,
+    check_columns,
+    read_cell,
+    read_id,
+    read_position,
+    read_question,
+    read_sample,
+    wrong_type,
+)
 
 
 QUESTIONS_A_CHUNK = 1000
@@ -176,7 +185,7 @@ class Chunks(Iterable[Chunk]):
     ):
         self._rows, self._columns, self._part, self._size = rows, columns, part or Part(), size
         self._folder = folder
-        self._check_columns()
+        check_columns(rows, columns, ("prompt", "samples", "label", "id", "choices"))
         cells = (read_cell(row, columns.samples, i, rows.text_cells) for i, row in enumerate(rows))
         first = next((cell for cell in cells if cell is not None), None)
         self.is_long = isinstance(first, str) or (first is None and "settings_hash" in rows.column_names)
@@ -198,15 +207,6 @@ class Chunks(Iterable[Chunk]):
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self._chunks) if self.is_long else self._wide()
-
-    def _check_columns(self) -> None:
-        for name in ("prompt", "samples", "label", "id", "choices"):
-            column = getattr(self._columns, name)
-            if column is not None and not self._rows.has_column(column):
-                raise DataError(
-                    f"{self._rows.name} has no column {column!r} for the {name}; its columns are: "
-                    f"{', '.join(self._rows.column_names)}. Name the right one with --{name}_column."
-                )
 
     def _chunk(self, rows: list, spilled: str | None = None) -> Chunk:
         return Chunk(self.is_long, self._columns, self._names, self._rows.text_cells, rows, spilled)

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from string import ascii_uppercase
 from typing import Any
 
+from ..data.sources import Rows
 from ..data.text_files import has_lone_surrogate, parse_cell
 from ..errors import DataError
 from ..records import Question, Sample
@@ -38,6 +39,44 @@ class Columns:
     samples: str = "rationales"
     id: str | None = "id"
     choices: str | None = None
+
+
+def check_columns(rows: Rows, columns: Columns, names: Sequence[str]) -> None:
+    """Raises a [`DataError`] that names the first of some columns that is not there."""
+    for name in names:
+        column = getattr(columns, name)
+        if column is not None and not rows.has_column(column):
+            raise DataError(
+                f"{rows.name} has no column {column!r} for the {name}; its columns are: {', '.join(rows.column_names)}. "
+                f"Name the right one with --{name}_column."
+            )
+
+
+def read_labelled(rows: Rows, columns: Columns) -> Iterator[Question]:
+    """
+    Reads questions without their samples, row by row; a row whose id is null is numbered.
+
+    Args:
+        rows ([`~qcrd_trl.data.sources.Rows`]):
+            The source.
+        columns ([`Columns`]):
+            Where to find what; `samples` is not read.
+
+    Raises:
+        DataError: a column is missing, a cell is of a wrong type, or an id stands twice; raised while iterating.
+    """
+    check_columns(rows, columns, ("prompt", "label", "id", "choices"))
+    seen: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        named = columns.id is not None and row.get(columns.id) is not None
+        key = read_id(row, columns.id if named else None, index)
+        if key in seen:
+            raise DataError(
+                f"Rows {seen[key]} and {index} (rows count from 0) have the same id {key!r}. Make the ids unique, or name "
+                "another column with --id_column."
+            )
+        seen[key] = index
+        yield read_question(row, columns, index, key, (), rows.text_cells)
 
 
 def prompt_problem(prompt: str | list[dict[str, str]] | None) -> str | None:
