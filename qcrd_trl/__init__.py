@@ -14,6 +14,7 @@ _NAMES = {
     "QCRDError": "qcrd_trl.errors",
     "QCRDTrainer": "qcrd_trl.trainer.qcrd_trainer",
     "RationaleDiscriminator": "qcrd_trl.discriminator",
+    "RationaleStudent": "qcrd_trl.student",
     "SelfAdversarialCallback": "qcrd_trl.callbacks",
     "StudentFormat": "qcrd_trl.data.prompts",
     "evaluate_student": "qcrd_trl.evaluation",
@@ -27,6 +28,7 @@ __all__ = [
     "QCRDError",
     "QCRDTrainer",
     "RationaleDiscriminator",
+    "RationaleStudent",
     "SelfAdversarialCallback",
     "StudentFormat",
     "__version__",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from .errors import QCRDError
     from .evaluation import evaluate_student
     from .sampling.self_consistency import select_rationales
+    from .student import RationaleStudent
     from .trainer.qcrd_config import QCRDConfig
     from .trainer.qcrd_trainer import QCRDTrainer
 

@@ -213,3 +213,85 @@ class TeacherSample:
     def key(self) -> tuple[str, int, str]:
         """What stands once in a samples file."""
         return self.id, self.sample_index, self.settings_hash
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """
+    What a student answers to a question under the label prefix.
+
+    Attributes:
+        text (`str`):
+            The completion, without special tokens.
+        label (`str` or `None`):
+            The answer read from it; `None` where none was found, or no task kind was given to read it by.
+        is_finished (`bool`):
+            Whether the student ended it, rather than the limit of new tokens.
+    """
+
+    text: str
+    label: str | None
+    is_finished: bool
+
+
+@dataclass(frozen=True)
+class StudentRationale:
+    """
+    One rationale that a student writes for a question.
+
+    Attributes:
+        text (`str`):
+            The rationale, without special tokens.
+        answer (`str` or `None`):
+            The answer that it reaches; `None` where none was found, or no task kind was given to read it by.
+        quality (`float` or `None`):
+            The discriminator's score of it, in (0, 1); `None` without a discriminator, or where the text is empty.
+        is_finished (`bool`):
+            Whether the student ended it, rather than the limit of new tokens.
+        temperature (`float` or `None`):
+            Sampling temperature; `None` for a greedy one.
+        seed (`int` or `None`):
+            Seed that it was drawn by; `None` for a greedy one.
+    """
+
+    text: str
+    answer: str | None
+    quality: float | None
+    is_finished: bool
+    temperature: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """
+    The rationales that a student writes for a question, and the one that stands for them.
+
+    Attributes:
+        samples (`tuple[StudentRationale, ...]`):
+            All of them, in the order in which they were drawn; at least one.
+        answer (`str` or `None`):
+            The answer that most of them reach, in a tie the one that was reached first; `None` where none reaches any.
+        best (`int`):
+            Place in `samples` of the best one: of those that reach `answer`, that of the highest quality; the first one
+            where there is no quality to tell them apart.
+    """
+
+    samples: tuple[StudentRationale, ...]
+    answer: str | None
+    best: int = 0
+
+    @property
+    def rationale(self) -> str:
+        """Text of the best sample."""
+        return self.samples[self.best].text
+
+    @property
+    def quality(self) -> float | None:
+        """Quality of the best sample, in (0, 1); `None` where it has none."""
+        return self.samples[self.best].quality
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the student ended the best sample itself."""
+        return self.samples[self.best].is_finished

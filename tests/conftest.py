@@ -19,3 +19,18 @@ def shared_dir() -> Path:
     if not path.is_dir():
         pytest.skip(f"no development data at {path} (set QCRD_SHARED_DIR)")
     return path
+
+
+@pytest.fixture(scope="session")
+def saved_student(tmp_path_factory):
+    """Folder of a trained student of each kind of `saved.KINDS`, made when it is first asked for; never written to."""
+    from saved import save_student
+
+    made = {}
+
+    def get(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = save_student(tmp_path_factory.mktemp(kind), kind)
+        return made[kind]
+
+    return get

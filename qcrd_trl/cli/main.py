@@ -16,6 +16,9 @@ COMMANDS = {
     "report": "show what was sampled or selected, as a table and a picture",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
+    "predict": "ask a trained model: labels, rationales, their quality",
+    "score": "score rationales with a trained discriminator",
+    "merge": "merge an adapter into its base, as a full model",
     "negatives": "export the negatives that a run generated",
 }
 

@@ -50,6 +50,10 @@ class StudentFormat:
             Whether the student reads the prompt with an encoder.
         max_length (`int`, *optional*):
             Largest number of tokens of prompt and completion together, or of each in an encoder-decoder student.
+        predicts (`bool`, *optional*, defaults to `True`):
+            Whether the student was taught to predict labels.
+        explains (`bool`, *optional*, defaults to `True`):
+            Whether the student was taught to write rationales.
     """
 
     predict_prefix: str = "<Predict>"
@@ -57,6 +61,8 @@ class StudentFormat:
     response_separator: str = "\n"
     is_encoder_decoder: bool = False
     max_length: int | None = None
+    predicts: bool = True
+    explains: bool = True
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
         """Writes the format beside a student's weights, where evaluation finds it."""

@@ -76,10 +76,44 @@ def _first_character(path: Path) -> str:
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
-        for number, line in enumerate(file, 1):
-            if line.strip(b"\xef\xbb\xbf \t\r\n"):
-                yield _mapping(_parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
+    with path.open("rb") as file:
+        yield from json_lines(file, str(path))
+
+
+def json_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
+    """
+    Rows of JSON Lines; blank lines are none.
+
+    Args:
+        lines (`Iterable[bytes]`): the lines. As bytes, only a line feed ends one: U+2028 inside a text does not.
+        name (`str`): what to call the source in messages.
+
+    Raises:
+        DataError: naming the line that is no JSON object.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip(b"\xef\xbb\xbf \t\r\n"):
+            yield _mapping(_parse_json(line, f"{name}, line {number}"), f"{name}, line {number}")
+
+
+def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """
+    Lines of plain text that are not blank, with their numbers, counted from 0.
+
+    Args:
+        lines (`Iterable[bytes]`): the lines.
+        name (`str`): what to call the source in messages.
+
+    Raises:
+        DataError: naming the line that is not UTF-8.
+    """
+    for number, line in enumerate(lines):
+        try:
+            text = line.decode("utf-8-sig" if number == 0 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}, line {number + 1}: not UTF-8 text ({error}).") from None
+        if text:
+            yield number, text
 
 
 def _read_json(path: Path) -> list[dict[str, Any]]:
@@ -101,25 +135,40 @@ def _mapping(item: Any, place: str) -> dict[str, Any]:
 
 
 def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
-    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if suffix(path) == ".tsv" else ",", strict=True)
-        header: list[str] | None = None
-        try:
-            for cells in reader:
-                if not cells:
-                    continue
-                if header is None:
-                    header = cells
-                    if len(set(header)) < len(header) or not all(name.strip() for name in header):
-                        raise DataError(f"{path}, line 1: a column name is empty or stands twice: {header}.")
-                    continue
-                if len(cells) != len(header):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells, but the header names {len(header)}."
-                    )
-                yield {name: cell or None for name, cell in zip(header, cells, strict=True)}  # an empty cell is null
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}, line {reader.line_num + 1} or after: not UTF-8 text ({error}).") from None
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from None
+        yield from csv_rows(file, str(path), "\t" if suffix(path) == ".tsv" else ",")
+
+
+def csv_rows(file: Iterable[str], name: str, delimiter: str = ",") -> Iterator[dict[str, Any]]:
+    """
+    Rows of a CSV file whose first line names the columns; an empty cell is null.
+
+    Args:
+        file (`Iterable[str]`): the file, decoded, with its line ends as they are.
+        name (`str`): what to call the source in messages.
+        delimiter (`str`, *optional*, defaults to `","`): what stands between cells.
+
+    Raises:
+        DataError: naming the line that cannot be read.
+    """
+    csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    try:
+        for cells in reader:
+            if not cells:
+                continue
+            if header is None:
+                header = cells
+                if len(set(header)) < len(header) or not all(column.strip() for column in header):
+                    raise DataError(f"{name}, line 1: a column name is empty or stands twice: {header}.")
+                continue
+            if len(cells) != len(header):
+                raise DataError(
+                    f"{name}, line {reader.line_num}: {len(cells)} cells, but the header names {len(header)}."
+                )
+            yield {column: cell or None for column, cell in zip(header, cells, strict=True)}  # an empty cell is null
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}, line {reader.line_num + 1} or after: not UTF-8 text ({error}).") from None
+    except csv.Error as error:
+        raise DataError(f"{name}, line {reader.line_num}: not valid CSV ({error}).") from None

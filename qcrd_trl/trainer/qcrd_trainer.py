@@ -125,6 +125,8 @@ class QCRDTrainer(RowsTrainer):
             response_separator=args.response_separator,
             is_encoder_decoder=is_encoder_decoder(model),
             max_length=args.max_length,
+            predicts=args.alpha_1 > 0,
+            explains=args.uses_rationales,
         )
         self.questions = train_dataset
         train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
