@@ -13,7 +13,7 @@ from ..version import __version__
 COMMANDS = {
     "demo": "see the whole method work in about two minutes, offline",
     "select": "turn sampled rationales into a training set by self-consistency",
-    "report": "show what was sampled or selected, as a table and a picture",
+    "report": "show what was sampled, selected or trained, as tables and pictures",
     "train": "train a small model on a training set",
     "evaluate": "measure a trained model",
     "predict": "ask a trained model: labels, rationales, their quality",

@@ -19,6 +19,7 @@ from ..losses import (
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
 from .checks import Switch, at_least_one, not_negative, one_of, switch
 from .presets import PRESETS
+from .report_options import ReportOptions
 
 
 DISCRIMINATORS = ("student", "none")
@@ -26,7 +27,7 @@ PICKS = ("min", "max")  # reductions that leave all rationales but one without a
 
 
 @dataclass
-class QCRDConfig(TrainingArguments):
+class QCRDConfig(ReportOptions, TrainingArguments):
     r"""
     Configuration class for the [`QCRDTrainer`].
 
@@ -162,6 +163,16 @@ class QCRDConfig(TrainingArguments):
         discriminator_update_interval (`int`, *optional*, defaults to `1`):
             Optimizer steps of the student between two updates of the discriminator. The paper says "a regular epoch
             interval"; the head is cheap enough to be updated at every step.
+
+        > Parameters that control what a run tells of itself
+
+        report_plots (`bool`, *optional*, defaults to `True`):
+            Whether `output_dir` gets `training_log.json` and pictures of it (`plots/*.png`) at the end of training.
+        log_rationales (`bool`, *optional*, defaults to `False`):
+            Whether each iteration shows some positives, negatives and student samples with the discriminator's scores: on
+            the terminal, and as a table in what `report_to` names (`wandb`, `trackio`; a text in `tensorboard`).
+        num_rationales_to_log (`int`, *optional*, defaults to `3`):
+            Questions whose rationales are shown then, one of each source.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
@@ -272,6 +283,7 @@ class QCRDConfig(TrainingArguments):
     def __post_init__(self):
         self._resolve_preset()
         self._check()
+        self.check_report()
         super().__post_init__()
 
     @property

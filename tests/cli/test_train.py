@@ -48,6 +48,7 @@ def settings(tmp_path, base, data, **more):
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
+        "report_plots": False,
         "discriminator_hidden_size": 8,
         "use_cpu": True,
         **more,
