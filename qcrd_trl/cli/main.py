@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "measure a trained model",
     "predict": "ask a trained model: labels, rationales, their quality",
     "score": "score rationales with a trained discriminator",
+    "quality": "measure a trained discriminator on held-out rationales",
     "merge": "merge an adapter into its base, as a full model",
     "negatives": "export the negatives that a run generated",
 }

@@ -66,7 +66,7 @@ def plot_reliability(report: Mapping[str, Any], title: str) -> Figure:
     diagram.plot([0, 1], [0, 1], color=BLACK, linewidth=1, linestyle="--", label="calibrated")
     width = 0.8 / max(1, len(found))
     for place, (name, part) in enumerate(found.items()):
-        look, bins = look_of(name, place), part["reliability"]
+        look, bins = look_of(name, list(report["sources"]).index(name)), part["reliability"]
         points = [(one["mean_score"], one["share_positive"]) for one in bins if one["weight"]]
         diagram.plot(
             *zip(*points, strict=True), color=look.colour, linestyle=look.dash, marker=look.marker, linewidth=1.8,
@@ -127,4 +127,7 @@ def look_of(name: str, place: int) -> Look:
 
 def label_of(name: str) -> str:
     """How a legend calls a source."""
-    return NAMES.get(name, name.replace("_", " "))
+    if name in NAMES:
+        return NAMES[name]
+    temperature = name.removeprefix("student_")
+    return f"student samples, T = {temperature}" if temperature != name else name.replace("_", " ")

@@ -26,7 +26,7 @@ _PANELS: tuple[tuple[str, str, float, tuple[float | None, float | None], dict[st
         1.0,
         (None, None),
         {
-            "loss": ("loss, weighted sum of the parts", _TOTAL),
+            "loss": ("total, weighted", _TOTAL),
             "loss/label": ("label", _LABEL),
             "loss/positive": ("positives", _POSITIVE),
             "loss/negative": ("negatives", _NEGATIVE),
@@ -114,7 +114,7 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """
     panels = [panel for panel in _PANELS if series_of(history, panel[4])]
     columns = min(2, len(panels))
-    figure, axes = new_figure(-(-len(panels) // columns), columns, title, size=(6.4 * columns, 4.1 * -(-len(panels) // columns)))  # fmt: skip
+    figure, axes = new_figure(-(-len(panels) // columns), columns, title, size=(6.4 * columns, 4.6 * -(-len(panels) // columns)))  # fmt: skip
     for one in axes[len(panels) :]:
         one.remove()
     refreshes = _refreshes(history)
@@ -125,7 +125,9 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         for part, points in series_of(history, parts).items():
             label, look = parts[part]
             _line(one, points, factor, label, look)
-        for part, points in series_of(history, [f"eval_{part}" for part in parts]).items():
+        # Held out, a side that the rows lack is a part of exactly 0, which no line should claim.
+        held_out = [f"eval_{part}" for part in parts if part == "loss" or not part.startswith("loss/")]
+        for part, points in series_of(history, held_out).items():
             label, look = parts[part[5:]]
             steps, values = zip(*points, strict=True)
             one.plot(
@@ -136,7 +138,7 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         one.set_ylim(limits[0] if limits[0] is not None else low, limits[1] if limits[1] is not None else high)
         if limits[1] is not None:
             one.set_ylim(limits[0] - 0.03 * limits[1], 1.03 * limits[1])  # a line along an end is seen whole
-        one.legend(loc="best")
+        _legend(one)
         dress(one, name, "optimizer step", unit, grid="both")
     return figure
 
@@ -178,7 +180,7 @@ def plot_accuracies(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         _mark(one, refreshes)
         one.set_ylim(-3, 103)
         one.set_yticks(range(0, 101, 20))
-        one.legend(loc="lower center", bbox_to_anchor=(0.5, 1.07), ncols=2)
+        _legend(one)
         dress(one, _subtitle(name, sizes), "optimizer step", "questions, %", grid="both")
     return figure
 
@@ -254,6 +256,11 @@ def _refreshes(history: Sequence[Mapping[str, Any]]) -> list[int]:
 def _mark(axes: Any, refreshes: Sequence[int]) -> None:
     if refreshes:
         axes.plot([], [], color=PALE, linewidth=0.8, label="new negatives")
+
+
+def _legend(axes: Any) -> None:
+    """Over the axes, where it hides no line."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.08), ncols=3, columnspacing=1.2)
 
 
 def _is_number(value: Any) -> bool:
