@@ -173,7 +173,7 @@ def print_quality(report: dict[str, Any]) -> None:
     from ..plots.quality import label_of
 
     table = Table(title=f"Quality scores, {report['questions']:,} questions", title_justify="left")
-    for heading in ("", "rationales", "mean", "median", "reach the label", "AUC", "ECE", "Brier"):
+    for heading in ("", "number", "mean", "right", "AUC", "ECE", "Brier"):
         table.add_column(heading, justify="right" if heading else "left")
     for source, found in report["sources"].items():
         against = report["against"].get(source, {})
@@ -182,14 +182,13 @@ def print_quality(report: dict[str, Any]) -> None:
             label_of(source),
             f"{found['scored']:,}",
             _number(found["mean"]),
-            _number((found["quantiles"] or {}).get("50")),
             "-" if reach is None else f"{100 * reach:.1f} %",
             *(_number(against.get(name)) for name in ("auc", "expected_calibration_error", "brier_score")),
         )
     console = Console()
     console.print(table)
     console.print(
-        "AUC: the chance that a teacher's positive scores above a rationale of the line. ECE and Brier: error of the score as "
+        "right: reaches the label. AUC: the chance that a teacher's positive scores above a rationale of the line. ECE and Brier: error of the score as "
         "the chance of being the positive of the two, half of each.",
         highlight=False,
     )

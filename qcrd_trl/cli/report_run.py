@@ -13,7 +13,17 @@ from ..run_log import RunLog
 
 
 # What is logged for a machine, or stands in the first lines.
-_LEFT_OUT = ("step", "epoch", "runtime", "_per_second", "total_flos", "negatives/iteration", "negatives/snapshot")
+_LEFT_OUT = (
+    "step",
+    "epoch",
+    "runtime",
+    "_per_second",
+    "total_flos",
+    "negatives/iteration",
+    "negatives/snapshot",
+    "_questions",
+    "negatives/seconds",
+)
 _MOST_EVALUATIONS = 20
 
 
@@ -31,7 +41,7 @@ def print_run(run: RunLog, name: str) -> None:
     facts += [] if epochs is None else [f"{epochs:.2f} epochs"]
     preset = run.settings.get("preset")
     facts += [] if preset is None else [f"preset {preset}"]
-    console.print(f"{name}: {', '.join(facts)} (from {run.source})", markup=False, highlight=False)
+    console.print(f"{name}: {', '.join(facts)} (from {run.source})", markup=False, highlight=False, soft_wrap=True)
     console.print(_series(history))
     if run.scores is not None:
         console.print(_scores(run.scores))
@@ -42,20 +52,19 @@ def print_run(run: RunLog, name: str) -> None:
 def _series(history: Sequence[Mapping[str, Any]]) -> Table:
     names = dict.fromkeys(name for entry in history for name in entry)
     table = Table(title="What was logged", title_justify="left")
-    for heading in ("", "entries", "first", "last", "lowest", "highest"):
+    for heading in ("", "first", "last", "lowest", "highest"):
         table.add_column(heading, justify="right" if heading else "left")
     accuracies = {f"{subset}_{measure}" for subset, found in accuracies_of(history).items() for measure in found}
     shown = [name for name in names if not any(part in name for part in _LEFT_OUT) and name not in accuracies]
     for name, points in series_of(history, shown).items():
         values = [value for _, value in points]
         ends = (values[0], values[-1], min(values), max(values))
-        table.add_row(escape(name), f"{len(values):,}", *map(_number, ends))
+        table.add_row(escape(name), *map(_number, ends))
     return table
 
 
 def _scores(scores: Mapping[str, Any]) -> Table:
-    title = f"Scores of the discriminator while training, iteration {scores['iteration']}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=f"Scores while training, iteration {scores['iteration']}", title_justify="left")
     for heading in ("", "rationales", "mean", "above 0.5"):
         table.add_column(heading, justify="right" if heading else "left")
     for source, counts in scores["counts"].items():

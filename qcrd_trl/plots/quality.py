@@ -79,13 +79,14 @@ def plot_reliability(report: Mapping[str, Any], title: str) -> Figure:
         )  # fmt: skip
     size = len(next(iter(found.values()))["reliability"]) if found else 10
     weights.set_xticks(range(0, size + 1, 2), [f"{i / size:.1f}" for i in range(0, size + 1, 2)])
-    diagram.set_xlim(0, 1)
-    diagram.set_ylim(0, 1)
+    diagram.set_xlim(-0.03, 1.03)  # a mark at an end is seen whole
+    diagram.set_ylim(-0.03, 1.03)
     diagram.set_aspect("equal")
-    diagram.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=1)
-    weights.legend(loc="upper right")
-    dress(diagram, "Reliability", "mean score of a bin", "positives among its rationales, share", grid="both")
-    dress(weights, "Where the scores lie", "score", "positives and negatives (one half each), %")
+    diagram.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.16))
+    if found:
+        weights.legend(loc="upper left", bbox_to_anchor=(0, -0.16))
+    dress(diagram, "Reliability", "mean score of a bin", "positives in the bin, share", grid="both")
+    dress(weights, "Where the scores lie (half positives, half others)", "score of the discriminator", "share, %")
     return figure
 
 

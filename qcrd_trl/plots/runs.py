@@ -121,7 +121,6 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     for one, (name, unit, factor, limits, parts) in zip(axes, panels, strict=False):
         for step in refreshes:
             one.axvline(step, color=PALE, linewidth=0.8, zorder=0)
-        _mark(one, refreshes)
         for part, points in series_of(history, parts).items():
             label, look = parts[part]
             _line(one, points, factor, label, look)
@@ -134,6 +133,7 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
                 steps, [factor * value for value in values], linestyle="none", marker=look.marker, color=look.colour,
                 markerfacecolor="white", markersize=6, label=f"{label}, held out",
             )  # fmt: skip
+        _mark(one, refreshes)
         low, high = one.get_ylim()
         one.set_ylim(limits[0] if limits[0] is not None else low, limits[1] if limits[1] is not None else high)
         if limits[1] is not None:
