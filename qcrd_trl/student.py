@@ -1,6 +1,5 @@
 """A trained student, ready to be asked: labels, rationales, the answers they reach and how good they are."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,24 +11,21 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from .answers import extract_answer
-from .answers.values import check_task_kind
+from .answers.values import TaskKind, check_task_kind
 from .data.prompts import Prompt, StudentFormat
-from .data.tokenize import draw
 from .discriminator import RationaleDiscriminator
 from .errors import ConfigError, ModelError
-from .evaluation import TaskKind
 from .models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
 from .quality import rationale_qualities
 from .records import Explanation, Prediction, StudentRationale
 from .sampling.generate import Completion, generate_completions
 from .student_answers import explanation_of, shown_answer
 from .student_files import DISCRIMINATOR_FOLDER, check_student_folder, load_scorer, student_folder
-from .student_questions import check_rationales, question_ids, rationale_ids, read_options
+from .student_questions import check_rationales, question_ids, rationale_ids, read_options, sample_seed
 
 
 logger = logging.getLogger(__name__)
 
-SAMPLE_SEED = 4  # tells these draws from those of training
 DEFAULT_TEMPERATURE = 0.7  # the paper's for the teacher, which samples several rationales of a question too
 
 
@@ -90,7 +86,8 @@ class RationaleStudent:
                     f"The discriminator reads hidden states of width {discriminator.input_size}, the student's have {width}: "
                     "they were not trained together."
                 )
-            discriminator = discriminator.to(base_model(model).device)
+        if isinstance(discriminator, nn.Module):
+            discriminator.to(base_model(model).device)
         if task_kind is not None:
             check_task_kind(task_kind)
         self.model = model
@@ -163,7 +160,7 @@ class RationaleStudent:
             model.to(device)
         scorer = None
         if with_discriminator and (folder / DISCRIMINATOR_FOLDER).is_dir():
-            scorer = load_scorer(folder)
+            scorer = load_scorer(folder, **trust)
         return cls(model.eval(), load_tokenizer(folder, **trust), form, scorer, task_kind)
 
     # ---- Asking ----
@@ -268,7 +265,7 @@ class RationaleStudent:
         repeated = [ids for ids in prompts for _ in range(num_samples)]
         seeds = None
         if temperature is not None:
-            seeds = [_seed(seed, ids, number) for ids in prompts for number in range(num_samples)]
+            seeds = [sample_seed(seed, ids, number) for ids in prompts for number in range(num_samples)]
         completions = self._generate(repeated, max_new_tokens, batch_size, progress, temperature, seeds)
         owners = [question for question in questions for _ in range(num_samples)]
         qualities = self._qualities(owners, repeated, completions, batch_size)
@@ -320,7 +317,7 @@ class RationaleStudent:
         prompts = self._prompts(questions, self.student_format.explain_prefix)
         check_rationales(rationales, len(questions))
         if not isinstance(self.discriminator, RationaleDiscriminator):
-            return self._by_scorer(questions, rationales)
+            return self._by_scorer(questions, rationales, batch_size)
         ids = rationale_ids(questions, prompts, rationales, self.tokenizer, self.student_format)
         return self._by_student(list(zip(prompts, ids, strict=True)), batch_size)
 
@@ -361,7 +358,7 @@ class RationaleStudent:
         if self.discriminator is None:
             return [None] * len(completions)
         if not isinstance(self.discriminator, RationaleDiscriminator):
-            return self._by_scorer(questions, [completion.text for completion in completions])
+            return self._by_scorer(questions, [completion.text for completion in completions], batch_size)
         rows = [
             (prompt, completion.token_ids if completion.text else ())
             for prompt, completion in zip(prompts, completions, strict=True)
@@ -378,22 +375,19 @@ class RationaleStudent:
             scores[i] = score
         return scores
 
-    def _by_scorer(self, questions: Sequence[Prompt], texts: Sequence[str]) -> list[float | None]:
+    def _by_scorer(self, questions: Sequence[Prompt], texts: Sequence[str], batch_size: int) -> list[float | None]:
         chosen = [i for i, text in enumerate(texts) if text.strip()]
         scores: list[float | None] = [None] * len(texts)
         if chosen:
-            found = self.discriminator.score([questions[i] for i in chosen], [texts[i] for i in chosen])
+            found = self.discriminator.score(
+                [questions[i] for i in chosen], [texts[i] for i in chosen], batch_size=batch_size
+            )
             for i, score in zip(chosen, found, strict=True):
                 scores[i] = float(score)
         return scores
 
     def _answer(self, text: str, choices: Mapping[str, str] | None) -> Hashable | None:
         return None if self.task_kind is None else extract_answer(text, self.task_kind, choices)
-
-
-def _seed(seed: int, prompt: Sequence[int], number: int) -> int:
-    key = int.from_bytes(hashlib.sha256(",".join(map(str, prompt)).encode()).digest()[:8], "big")
-    return draw(1 << 62, seed, key, number, SAMPLE_SEED)
 
 
 def _head_width(model: nn.Module) -> int:

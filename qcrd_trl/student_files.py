@@ -115,12 +115,13 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-def load_scorer(folder: Path) -> Any:
+def load_scorer(folder: Path, **kwargs: Any) -> Any:
     """
     The discriminator in a folder that is its own, or a student's.
 
     Args:
         folder (`Path`): the folder; it holds the discriminator, or has it as `discriminator/`.
+        kwargs: further keyword arguments for the `from_pretrained` of an encoder.
 
     Returns:
         [`RationaleDiscriminator`], which reads the student's hidden states, or
@@ -133,7 +134,7 @@ def load_scorer(folder: Path) -> Any:
     if discriminator_kind(place) == "encoder":
         from .rationale_scorer import RationaleScorer
 
-        return RationaleScorer.from_pretrained(place)
+        return RationaleScorer.from_pretrained(place, **kwargs)
     if place == folder and _holds_student(folder):
         raise ModelError(
             f"The student in {str(folder)!r} has no discriminator: it was trained without one (discriminator='none', or a "

@@ -1,14 +1,18 @@
 """What a student is asked, checked and tokenized: questions, their options, and rationales that somebody wrote."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from .data.prompts import Prompt, StudentFormat, completion_ids, has_lone_surrogate, is_conversational, prompt_ids
+from .data.tokenize import draw
 from .errors import DataError
 from .sampling.questions import prompt_problem, read_choices
 
+
+SAMPLE_SEED = 4  # tells these draws from those of training
 
 _PROBLEMS = {
     "null": "it is null",
@@ -122,6 +126,12 @@ def rationale_ids(
             ids = ids[:room]
         out.append(ids)
     return out
+
+
+def sample_seed(seed: int, prompt: Sequence[int], number: int) -> int:
+    """Seed of a question's sample: the same whatever is asked beside it, and in whichever order."""
+    key = int.from_bytes(hashlib.sha256(",".join(map(str, prompt)).encode()).digest()[:8], "big")
+    return draw(1 << 62, seed, key, number, SAMPLE_SEED)
 
 
 def read_options(choices: Sequence[Any] | None, questions: Sequence[Prompt]) -> list[Mapping[str, str] | None]:

@@ -108,6 +108,12 @@ RULES = [
         (".discriminator",),
         (*(HEAVY - {"torch", "safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks"),
     ),
+    # What a trained student is used by needs the trainer's forward passes, and neither trainer nor callbacks need it.
+    (
+        (".student", ".student_files", ".student_questions", ".student_answers", ".quality", ".merging", ".snippets"),
+        (".cli", ".callbacks", ".demo", ".trainer.qcrd_trainer", ".trainer.engine"),
+    ),
+    ((".trainer", ".callbacks"), (".student", ".merging")),
     ((".sampling", ".data"), (".trainer", ".callbacks", ".cli")),
     # Pictures take plain values: who has them passes them.
     ((".plots",), (*(HEAVY - {"safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks")),

@@ -11,6 +11,7 @@ from tiny import ids, tiny_gpt2, tiny_llama, tiny_t5, word_tokenizer
 from qcrd_trl import RationaleDiscriminator, RationaleStudent, StudentFormat
 from qcrd_trl.data.prompts import prompt_ids
 from qcrd_trl.errors import ConfigError, DataError, ModelError
+from qcrd_trl.records import Negative
 from qcrd_trl.sampling.generate import generate_completions
 
 
@@ -71,6 +72,40 @@ def test_scores_are_those_of_training(tmp_path, kind):
     found = student.score(questions, texts, batch_size=5)
     assert found == pytest.approx(parts.scores.tolist(), abs=1e-5)
     assert max(found) - min(found) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["adapter", "full_t5"])
+def test_own_samples_are_scored_as_generated_negatives(tmp_path, kind):
+    """The tokens that were drawn, not those of their text: the two differ where a sample was cut or has special tokens."""
+    trainer = trainer_of_kind(tmp_path, kind, max_steps=3)
+    trainer.train()
+    trainer.model.eval()
+    student = RationaleStudent(trainer.model, trainer.processing_class, trainer.student_format, trainer.discriminator)
+    explanations = student.explain(QUESTIONS, num_samples=2, temperature=1.5, **NEW)
+    form, negatives, expected = trainer.student_format, {}, {}
+    for row, explanation in zip(TAUGHT, explanations, strict=True):
+        seeds = [sample.seed for sample in explanation.samples]
+        start = prompt_ids(row["prompt"], form.explain_prefix, student.tokenizer, form)
+        drawn = generate_completions(
+            *(student.model, student.tokenizer, [start] * 2, 8),
+            progress=False,
+            temperature=1.5,
+            seeds=seeds,
+        )
+        negatives[row["id"]] = [
+            Negative(c.text, c.token_ids, 0, 0, seed, 1.5, c.is_finished) for c, seed in zip(drawn, seeds, strict=True)
+        ]
+        expected.update({c.token_ids: s.quality for c, s in zip(drawn, explanation.samples, strict=True) if c.text})
+    trainer.negatives.replace(0, negatives)
+    with torch.no_grad():
+        parts, rows, _ = trainer._rationale_task(trainer.model, next(iter(trainer.get_train_dataloader())))
+    found = {
+        tuple(labels[labels != -100].tolist()): score
+        for labels, score, place in zip(rows.labels, parts.scores.tolist(), rows.generated.tolist(), strict=True)
+        if place >= 0
+    }
+    assert len(expected) > 4
+    assert {tokens: found[tokens] for tokens in expected} == pytest.approx(expected, abs=1e-5)
 
 
 def test_quality_by_hand(saved_student):

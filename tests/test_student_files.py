@@ -89,7 +89,7 @@ def test_what_is_downloaded(tmp_path, monkeypatch):
     assert list(filter_repo_objects(left, **patterns)) == ["modeling_mine.py"]
 
 
-@pytest.mark.parametrize("name", ["./me/student", "/me/student", "me/my/student", "me student", "../student"])
+@pytest.mark.parametrize("name", ["./me/student", "/me/student", "me/my/student", "me student", "../no-student"])
 def test_a_path_is_not_looked_for_on_the_hub(name, monkeypatch):
     """A folder's name typed wrong must not be sent anywhere."""
     import huggingface_hub
@@ -162,9 +162,9 @@ class Scorer:
         assert (path / "config.json").is_file()
         return cls()
 
-    def score(self, prompts, rationales):
+    def score(self, prompts, rationales, batch_size):
         self.asked += list(zip(prompts, rationales, strict=True))
-        return torch.tensor([1 / (1 + len(text)) for text in rationales])
+        return [1 / (1 + len(text)) for text in rationales]
 
 
 @pytest.fixture

@@ -145,10 +145,11 @@ def load_score(args: ScoreArguments) -> Score:
     folder = student_folder(args.model, args.revision, trust_remote_code=args.trust_remote_code)
     place = folder / DISCRIMINATOR_FOLDER if (folder / DISCRIMINATOR_FOLDER).is_dir() else folder
     if discriminator_kind(place) == "encoder":
-        scorer = load_scorer(place)
-        if args.device is not None and hasattr(scorer, "to"):
-            scorer.to(args.device)
-        return lambda prompts, rationales: [float(score) for score in scorer.score(prompts, rationales)]
+        import torch
+
+        scorer = load_scorer(place, **({"trust_remote_code": True} if args.trust_remote_code else {}))
+        scorer.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return lambda prompts, rationales: scorer.score(prompts, rationales, batch_size=args.batch_size)
     from ..student import RationaleStudent
 
     load_scorer(folder)  # tells what is wrong before the student is loaded

@@ -51,9 +51,9 @@ class StudentFormat:
         max_length (`int`, *optional*):
             Largest number of tokens of prompt and completion together, or of each in an encoder-decoder student.
         predicts (`bool`, *optional*, defaults to `True`):
-            Whether the student was taught to predict labels.
+            Whether the student was taught the label task.
         explains (`bool`, *optional*, defaults to `True`):
-            Whether the student was taught to write rationales.
+            Whether it was taught the rationale task.
     """
 
     predict_prefix: str = "<Predict>"

@@ -76,44 +76,10 @@ def _first_character(path: Path) -> str:
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        yield from json_lines(file, str(path))
-
-
-def json_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
-    """
-    Rows of JSON Lines; blank lines are none.
-
-    Args:
-        lines (`Iterable[bytes]`): the lines. As bytes, only a line feed ends one: U+2028 inside a text does not.
-        name (`str`): what to call the source in messages.
-
-    Raises:
-        DataError: naming the line that is no JSON object.
-    """
-    for number, line in enumerate(lines, 1):
-        if line.strip(b"\xef\xbb\xbf \t\r\n"):
-            yield _mapping(_parse_json(line, f"{name}, line {number}"), f"{name}, line {number}")
-
-
-def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """
-    Lines of plain text that are not blank, with their numbers, counted from 0.
-
-    Args:
-        lines (`Iterable[bytes]`): the lines.
-        name (`str`): what to call the source in messages.
-
-    Raises:
-        DataError: naming the line that is not UTF-8.
-    """
-    for number, line in enumerate(lines):
-        try:
-            text = line.decode("utf-8-sig" if number == 0 else "utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number + 1}: not UTF-8 text ({error}).") from None
-        if text:
-            yield number, text
+    with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
+        for number, line in enumerate(file, 1):
+            if line.strip(b"\xef\xbb\xbf \t\r\n"):
+                yield _mapping(_parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
 
 
 def _read_json(path: Path) -> list[dict[str, Any]]:
@@ -172,3 +138,39 @@ def csv_rows(file: Iterable[str], name: str, delimiter: str = ",") -> Iterator[d
         raise DataError(f"{name}, line {reader.line_num + 1} or after: not UTF-8 text ({error}).") from None
     except csv.Error as error:
         raise DataError(f"{name}, line {reader.line_num}: not valid CSV ({error}).") from None
+
+
+def json_lines(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any]]:
+    """
+    Rows of JSON Lines; blank lines are none.
+
+    Args:
+        lines (`Iterable[bytes]`): the lines. As bytes, only a line feed ends one: U+2028 inside a text does not.
+        name (`str`): what to call the source in messages.
+
+    Raises:
+        DataError: naming the line that is no JSON object.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip(b"\xef\xbb\xbf \t\r\n"):
+            yield _mapping(_parse_json(line, f"{name}, line {number}"), f"{name}, line {number}")
+
+
+def text_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """
+    Lines of plain text that are not blank, with their numbers, counted from 0.
+
+    Args:
+        lines (`Iterable[bytes]`): the lines.
+        name (`str`): what to call the source in messages.
+
+    Raises:
+        DataError: naming the line that is not UTF-8.
+    """
+    for number, line in enumerate(lines):
+        try:
+            text = line.decode("utf-8-sig" if number == 0 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}, line {number + 1}: not UTF-8 text ({error}).") from None
+        if text:
+            yield number, text
