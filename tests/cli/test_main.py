@@ -60,8 +60,7 @@ def test_unknown_command_names_the_commands(capsys):
     assert cli.main(["slect"]) == 2
     assert (
         "unknown command 'slect'. The commands are: demo, select, report, train, evaluate, predict, score, quality, merge, "
-        "negatives."
-        in capsys.readouterr().err
+        "negatives." in capsys.readouterr().err
     )
 
 
