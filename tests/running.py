@@ -45,6 +45,7 @@ def config(folder: Path | str, **overrides: Any) -> QCRDConfig:
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
+        "report_plots": False,
         "disable_tqdm": True,
         "use_cpu": True,
         "discriminator_hidden_size": 8,

@@ -91,7 +91,9 @@ TRAINER_PARTS = (
         "objective",
         "presets",
         "qcrd_config",
+        "report_options",
         "rows",
+        "score_counts",
         "scoring",
     ),
     *("accuracy_options", "architecture", "cached_prompt", "checks", "engine", "head", "shared_prompt"),
@@ -99,7 +101,8 @@ TRAINER_PARTS = (
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.
 RULES = [
-    ((".records", ".errors", ".answers", ".version"), (*HEAVY, "numpy", "scipy")),
+    ((".records", ".errors", ".answers", ".version", ".diversity"), (*HEAVY, "numpy", "scipy")),
+    ((".run_log",), (*(HEAVY - {"safetensors"}), "numpy", "scipy", ".trainer", ".callbacks", ".cli")),
     ((".losses",), (*(HEAVY - {"torch"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks")),
     (
         (".discriminator",),
@@ -118,9 +121,22 @@ RULES = [
     # and the callback knows a trainer only by what it is given.
     (
         tuple(f".trainer.{name}" for name in TRAINER_PARTS),
-        (".sampling", ".callbacks", ".evaluation", ".evaluation_callback", ".snapshots", ".cli", ".demo"),
+        (
+            *(
+                ".sampling",
+                ".callbacks",
+                ".evaluation",
+                ".evaluation_callback",
+                ".report_callback",
+                ".rationale_tables",
+            ),
+            *(".snapshots", ".cli", ".demo"),
+        ),
     ),
     ((".callbacks", ".evaluation", ".evaluation_callback", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
+    # They know a trainer by what they are given; to score rationales they read the student as it does.
+    ((".report_callback", ".rationale_tables"), (".trainer.qcrd_trainer", ".evaluation", ".cli", ".demo")),
+    ((".rationale_quality",), (".trainer.qcrd_trainer", ".cli", ".demo")),
     ((".trainer",), (".cli", ".demo")),
     # A run against a server needs no model here.
     (

@@ -161,6 +161,7 @@ def train(method: str, args: DemoArguments, data: "DemoData", folder: Path) -> t
         dataloader_pin_memory=False,
         save_strategy="no",
         report_to="none",
+        report_plots=False,
         disable_tqdm=True,
     )
     trainer = QCRDTrainer(

@@ -1,4 +1,4 @@
-"""`qcrd report`: what a samples file or a training set holds, as a table and a picture."""
+"""`qcrd report`: what a samples file, a training set or a training run holds, as tables and pictures."""
 
 import json
 import os
@@ -15,10 +15,12 @@ from ..data.sources import DATA_SUFFIXES, REPORT_FILE, load_rows
 from ..data.text_files import suffix
 from ..errors import ConfigError, DataError
 from ..files import whole_file
+from ..run_log import RUN_LOG_FILE, is_run, read_run
 from ..sampling.sample_report import SamplesReport
 from ..sampling.sample_rows import SampleColumns, read_sample_lines, samples_of_rows
 from ..version import __version__
 from .common import parse_arguments
+from .report_selection import read_selection, selection_of
 from .select import TRAIN_FILE, load_callable
 
 
@@ -34,7 +36,7 @@ class ReportArguments:
     Args:
         samples (`str`):
             What to report on: a samples file (one sample a line, as `qcrd sample` writes it, or one question a row, in any
-            format that `qcrd select` reads), or the folder that `qcrd select` wrote.
+            format that `qcrd select` reads), the folder that `qcrd select` wrote, or `output_dir` of a training run.
         task_kind (`str`, *optional*):
             How the answer of a text is found, one of [`~qcrd_trl.answers.TASK_KINDS`]. Left out: what
             `SAMPLES.settings.json` says, which `qcrd sample` writes.
@@ -60,10 +62,13 @@ class ReportArguments:
             Configuration of a dataset on the Hub.
         task_callable (`str`, *optional*):
             `module:function`, a function of yours from a text to its answer, or `None`.
+        selection (`str`, *optional*):
+            Of a training run, the folder of its training set as `qcrd select` wrote it: votes and agreement are then drawn
+            too. `qcrd train` notes them by itself.
     """
 
     samples: str = field(
-        metadata={"help": "Samples file, or folder that `qcrd select` wrote; also without --samples."}
+        metadata={"help": "Samples file, folder of `qcrd select`, or output_dir of a run; also without --samples."}
     )
     task_kind: str | None = field(
         default=None, metadata={"help": f"How the answer of a text is found: {', '.join(TASK_KINDS)}."}
@@ -83,6 +88,9 @@ class ReportArguments:
     task_callable: str | None = field(
         default=None, metadata={"help": "module:function, from a text to its answer or None, in place of a kind."}
     )
+    selection: str | None = field(
+        default=None, metadata={"help": "Of a run, the folder that `qcrd select` wrote its training set into."}
+    )
 
     def __post_init__(self):
         if self.task_kind is not None and self.task_kind not in TASK_KINDS:
@@ -95,7 +103,7 @@ class ReportArguments:
 
 def main(argv: Sequence[str]) -> int:
     """
-    Prints the table, draws the picture and writes the figures.
+    Prints the tables, draws the pictures and writes the figures.
 
     Args:
         argv (`Sequence[str]`): flags.
@@ -107,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
         argv,
         ReportArguments,
         prog="qcrd report",
-        description="Show what was sampled or selected, as a table and a picture.",
+        description="Show what was sampled, selected or trained, as tables and pictures.",
         positional="samples",
     )
     source = Path(args.samples).expanduser()
@@ -115,11 +123,12 @@ def main(argv: Sequence[str]) -> int:
     folder = _output_folder(args, source)
     if args.json is not None:
         _check_writable(Path(args.json).expanduser().absolute().parent, "--json")
-    report, picture = _REPORTS[kind](args, source, folder)
+    report, pictures = _REPORTS[kind](args, source, folder)
     if args.json is not None:
         with whole_file(Path(args.json).expanduser()) as aside:
             aside.write_text(json.dumps(report, indent=2, ensure_ascii=True) + "\n", encoding="utf-8")
-    print(f"wrote {picture}" + (f" and {args.json}" if args.json else ""))
+    written = [str(path) for path in pictures] + ([args.json] if args.json else [])
+    print(f"wrote {', '.join(written)}" if written else "wrote nothing: there is nothing to draw")
     return 0
 
 
@@ -131,7 +140,7 @@ def kind_of(source: Path) -> str:
         source (`Path`): a file, a folder, or a name on the Hub.
 
     Returns:
-        `str`: `"selection"` for a folder that `qcrd select` wrote, else `"samples"`.
+        `str`: `"selection"` for a folder that `qcrd select` wrote, `"run"` for one of a training run, else `"samples"`.
 
     Raises:
         DataError: a folder that is neither.
@@ -140,13 +149,15 @@ def kind_of(source: Path) -> str:
         return "samples"
     if (source / REPORT_FILE).is_file() and (source / TRAIN_FILE).is_file():
         return "selection"
+    if is_run(source):
+        return "run"
     names = [path.name for path in source.iterdir()] + [path.name for path in source.glob("data/*")]
     if {"dataset_dict.json", "state.json"}.isdisjoint(names) and not any(
         suffix(Path(name)) in DATA_SUFFIXES and name != REPORT_FILE for name in names
     ):
         raise DataError(
-            f"{source} is nothing to report on: expected a samples file, a folder of them, or a folder that `qcrd select` "
-            f"wrote ({TRAIN_FILE} and {REPORT_FILE})."
+            f"{source} is nothing to report on: expected a samples file, a folder of them, a folder that `qcrd select` "
+            f"wrote ({TRAIN_FILE} and {REPORT_FILE}), or that of a training run ({RUN_LOG_FILE}, or a checkpoint)."
         )
     return "samples"
 
@@ -247,7 +258,9 @@ def _missing_kind(source: Path, path: Path, expected: str) -> Exception:
     return ConfigError(f"No task_kind was given, and there is no {path.name} that says it: {expected}.")
 
 
-def _samples(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], Path]:
+def _samples(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    if args.selection is not None:
+        raise ConfigError(f"--selection goes with a training run, and {source} is none: leave it out.")
     notes: list[str] = []
     report = report_samples(args, notes)
     # After everything was read, so that a wrong file is told at once.
@@ -259,35 +272,15 @@ def _samples(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[st
     picture = folder / f"{source.name.partition('.')[0] or 'samples'}.png"
     title = f"{source.name}: {report['samples']:,} samples of {report['questions']:,} questions"
     save_figure(lambda: plot_samples(report, title), picture)
-    return {"kind": "samples", **_provenance(args), "notes": notes, **report}, picture
+    return {"kind": "samples", **_provenance(args), "notes": notes, **report}, [picture]
 
 
 # A training set
 
 
-def _selection(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], Path]:
-    given = [
-        name
-        for name, value in asdict(args).items()
-        if value is not None and name not in ("samples", "output_dir", "json")
-    ]
-    if given:
-        raise ConfigError(
-            f"{source} is a training set, whose report.json has the figures: leave out --{', --'.join(given)}, or name the "
-            f"samples file."
-        )
-    try:
-        report = json.loads((source / REPORT_FILE).read_text(encoding="utf-8"))
-        missing = {"rows", "samples", "agreement", "gold", "positives_per_question", "negatives_per_question"} - set(
-            report
-        )
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{source / REPORT_FILE} cannot be read: {error}") from error
-    if missing:
-        raise DataError(
-            f"{source / REPORT_FILE} is no report of `qcrd select`: it has no {', '.join(sorted(missing))}."
-        )
-    shares = _shares_of_positives(source / TRAIN_FILE)
+def _selection(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    _refuse_flags(args, f"{source} is a training set, whose report.json has the figures", "the samples file")
+    report, shares = read_selection(source)
     from ..plots.samples import plot_selection
     from ..plots.style import save_figure
     from .report_tables import print_selection
@@ -296,28 +289,26 @@ def _selection(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[
     picture = folder / "selection.png"
     title = f"{source.resolve().name}: {report['rows']['out']:,} questions with {report['rows']['with_positive']:,} that have a positive"
     save_figure(lambda: plot_selection(report, shares, title), picture)
-    return {"kind": "selection", **_provenance(args), "questions_by_share_of_positives": shares, **report}, picture
+    return {"kind": "selection", **_provenance(args), "questions_by_share_of_positives": shares, **report}, [picture]
 
 
-def _shares_of_positives(path: Path) -> list[int]:
-    """Questions by the share of positives among their rationales, in ten bins; those without a rationale left out."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    bins = [0] * 10
-    try:
-        file = pq.ParquetFile(path)
-        for batch in file.iter_batches(columns=["positive_rationales", "negative_rationales"]):
-            sizes = [pc.fill_null(pc.list_value_length(column), 0).to_pylist() for column in batch.columns]
-            for m, k in zip(*sizes, strict=True):
-                if m + k:
-                    bins[min(9, 10 * m // (m + k))] += 1
-    except ValueError as error:  # pyarrow's errors, and a column that is missing
-        raise DataError(f"{path} cannot be read as a training set: {error}") from error
-    return bins
+# A run
 
 
-_REPORTS = {"samples": _samples, "selection": _selection}
+def _run(args: ReportArguments, source: Path, folder: Path) -> tuple[dict[str, Any], list[Path]]:
+    _refuse_flags(args, f"{source} is a training run", "the samples file", allowed=("selection",))
+    run = read_run(source)
+    if args.selection is not None:
+        run.selection = selection_of(Path(args.selection).expanduser())
+    from ..plots.runs import save_run_plots
+    from .report_run import print_run
+
+    print_run(run, args.samples)
+    pictures = save_run_plots(run, folder, source.resolve().name)
+    return {"kind": "run", **_provenance(args), **run.as_dict()}, pictures
+
+
+_REPORTS = {"samples": _samples, "selection": _selection, "run": _run}
 
 
 # Output
@@ -326,6 +317,13 @@ _REPORTS = {"samples": _samples, "selection": _selection}
 def _provenance(args: ReportArguments) -> dict[str, Any]:
     given = {name: value for name, value in asdict(args).items() if value is not None}
     return {"arguments": given, "versions": {"qcrd_trl": __version__}}
+
+
+def _refuse_flags(args: ReportArguments, why: str, other: str, allowed: Sequence[str] = ()) -> None:
+    known = ("samples", "output_dir", "json", *allowed)
+    given = [name for name, value in asdict(args).items() if value is not None and name not in known]
+    if given:
+        raise ConfigError(f"{why}: leave out --{', --'.join(given)}, or name {other}.")
 
 
 def _output_folder(args: ReportArguments, source: Path) -> Path:

@@ -10,9 +10,11 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 from ..data.sources import load_dataset_from
 from ..errors import ConfigError
 from ..models import reads_with_encoder
+from ..report_callback import set_selection
 from ..trainer.qcrd_config import QCRDConfig
 from ..trainer.qcrd_trainer import QCRDTrainer
 from .common import parse_arguments
+from .report_selection import is_selection, selection_of
 
 
 @dataclass
@@ -80,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         quantization_config=get_quantization_config(model_args),
         peft_config=_peft_config(model_args, args.model_init_kwargs),
     )
+    if args.report_plots and is_selection(Path(script.dataset).expanduser()):
+        set_selection(trainer, selection_of(Path(script.dataset).expanduser()))
     result = trainer.train(resume_from_checkpoint=_checkpoint(script, args))
     trainer.save_model()
     trainer.log_metrics("train", result.metrics)

@@ -20,6 +20,7 @@ from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_optio
 from .accuracy_options import AccuracyOptions
 from .checks import Switch, at_least_one, check_discriminator, not_negative, one_of, switch
 from .presets import PRESETS
+from .report_options import ReportOptions
 
 
 DISCRIMINATORS = ("student", "encoder", "none")
@@ -27,7 +28,7 @@ PICKS = ("min", "max")  # reductions that leave all rationales but one without a
 
 
 @dataclass
-class QCRDConfig(AccuracyOptions, TrainingArguments):
+class QCRDConfig(AccuracyOptions, ReportOptions, TrainingArguments):
     r"""
     Configuration class for the [`QCRDTrainer`].
 
@@ -184,6 +185,16 @@ class QCRDConfig(AccuracyOptions, TrainingArguments):
         discriminator_update_interval (`int`, *optional*, defaults to `1`):
             Optimizer steps of the student between two updates of the discriminator. The paper says "a regular epoch
             interval"; the head is cheap enough to be updated at every step.
+
+        > Parameters that control what a run tells of itself
+
+        report_plots (`bool`, *optional*, defaults to `True`):
+            Whether `output_dir` gets `training_log.json` and pictures of it (`plots/*.png`) at the end of training.
+        log_rationales (`bool`, *optional*, defaults to `False`):
+            Whether each iteration shows some positives, negatives and student samples with the discriminator's scores: on
+            the terminal, and as a table in what `report_to` names (`wandb`, `trackio`; a text in `tensorboard`).
+        num_rationales_to_log (`int`, *optional*, defaults to `3`):
+            Questions whose rationales are shown then, one of each source.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
@@ -303,6 +314,7 @@ class QCRDConfig(AccuracyOptions, TrainingArguments):
     def __post_init__(self):
         self._resolve_preset()
         self._check()
+        self.check_report()
         super().__post_init__()
 
     @property

@@ -26,6 +26,8 @@ from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
 from ..rationale_scorer import RationaleScorer
+from ..report_callback import report_callbacks
+from ..run_log import SCORES
 from ..snapshots import SNAPSHOTS_FOLDER
 from .checkpoints import MeterPart
 from .discriminator_update import DISCRIMINATOR_FOLDER, load_scorer, update_of
@@ -35,6 +37,7 @@ from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
 from .rows import RowsTrainer
+from .score_counts import ScoreCounts
 from .scoring import RowScores
 
 
@@ -163,7 +166,8 @@ class QCRDTrainer(RowsTrainer):
             self.checkpoint_parts.append(self.discriminator_update)
         self._meters = {mode: Meter(LOGGED, self.accelerator.device) for mode in ("train", "eval")}
         self._meters["run"] = Meter(["train_loss"], self.accelerator.device)
-        kept = {name: self._meters[name] for name in ("train", "run")}
+        self.score_counts = ScoreCounts(self.accelerator.device)
+        kept = {name: self._meters[name] for name in ("train", "run")} | {SCORES: self.score_counts}
         self.checkpoint_parts.append(MeterPart(kept, args.process_index))
         self._evaluating = False
         self._eval_scores: dict[bool, list[float]] = {True: [], False: []}
@@ -179,6 +183,8 @@ class QCRDTrainer(RowsTrainer):
             self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
         if args.eval_accuracy:
             self.add_callback(AccuracyCallback(self, **args.accuracy_options()))
+        for callback in report_callbacks(self):  # after the one whose negatives they show
+            self.add_callback(callback)
 
     @property
     def discriminator(self) -> RationaleDiscriminator | RationaleScorer | None:
@@ -279,6 +285,7 @@ class QCRDTrainer(RowsTrainer):
                     self._eval_scores[side] += parts.scores[rows.is_positive == side].tolist()
             elif parts.scores is not None:
                 self._generated.note_scores(rows, parts.scores)
+                self.score_counts.add(rows, parts.scores, self.iteration)
             tokens = tokens + rows.attention_mask.sum()
         meter.add("tokens_per_second", tokens, 0)
         meter.add("questions_per_second", questions, 0)
@@ -354,6 +361,7 @@ class QCRDTrainer(RowsTrainer):
         self._clock = time.perf_counter()
         self._meters["train"].reset()
         self._meters["run"].reset()
+        self.score_counts.reset()
         self._generated.take_scores()  # those of a run that was interrupted
         output = super().train(*args, **kwargs)
         return output._replace(training_loss=output.metrics["train_loss"])
@@ -381,6 +389,10 @@ class QCRDTrainer(RowsTrainer):
         self.student_format.save_pretrained(folder)
         if self.discriminator is not None:
             self.discriminator.save_pretrained(folder / DISCRIMINATOR_FOLDER)
+
+    def gather_score_counts(self) -> dict[str, Any] | None:
+        """How the discriminator scored rationales in the latest iteration, by source; called on every process."""
+        return self.score_counts.compute(self._sum_over_processes)
 
     def gather_negative_scores(self) -> None:
         """Notes the discriminator's latest scores of all processes in the store; called on every process."""

@@ -59,8 +59,8 @@ def test_unknown_command_names_the_commands(capsys):
     """A typing error must not end in a traceback about modules."""
     assert cli.main(["slect"]) == 2
     assert (
-        "unknown command 'slect'. The commands are: demo, sample, select, report, train, evaluate, predict, score, merge, "
-        "discriminator, negatives." in capsys.readouterr().err
+        "unknown command 'slect'. The commands are: demo, sample, select, report, train, evaluate, predict, score, quality, "
+        "merge, discriminator, negatives." in capsys.readouterr().err
     )
 
 

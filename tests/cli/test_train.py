@@ -48,6 +48,7 @@ def settings(tmp_path, base, data, **more):
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
+        "report_plots": False,
         "discriminator_hidden_size": 8,
         "use_cpu": True,
         **more,
@@ -240,3 +241,27 @@ def test_as_a_module_for_launchers(tmp_path, base, data, monkeypatch):
         runpy.run_module("qcrd_trl.cli.train", run_name="__main__")
     assert ended.value.code == 0
     assert load_model(tmp_path / "out")(torch.tensor([ids("a")])).logits.isfinite().all()
+
+
+def test_a_run_reports_its_training_set(tmp_path, base):
+    """Votes and agreement are in the folder that is trained on: who looks at the run later may not have it."""
+    selected = tmp_path / "selected"
+    selected.mkdir()
+    Dataset.from_list(ragged_rows(12)).to_parquet(selected / "train.parquet")
+    report = {
+        "rows": {"in": 14, "out": 12, "with_positive": 8, "yield": 0.57},
+        "samples": {"total": 70},
+        "agreement": {"mean_majority_share_of_votes": 0.75},
+        "gold": {"majority_equals_gold": 0.5, "share_of_samples": 0.5},
+        "positives_per_question": {"0": 4, "1": 4, "2": 4},
+        "negatives_per_question": {"0": 3, "1": 3, "2": 3, "3": 3},
+    }
+    (selected / "report.json").write_text(json.dumps({**report, "settings": {"input": str(tmp_path)}}))
+    assert main(settings(tmp_path, base, selected, report_plots=True, max_steps=1, eval_fraction=0.25)) == 0
+    log = json.loads((tmp_path / "out" / "training_log.json").read_text(encoding="utf-8"))
+    assert log["selection"]["report"] == report
+    # m of m + k: 0/1, 1/3, 2/5, 0/0, 1/2, 2/4, 0/3, 1/1, 2/3, 0/2, 1/4, 2/2
+    assert log["selection"]["shares"] == [3, 0, 1, 1, 1, 2, 1, 0, 0, 2]
+    assert any("eval_loss" in entry for entry in log["log_history"])  # after training, as the command does it
+    pictures = sorted(path.name for path in (tmp_path / "out" / "plots").iterdir())
+    assert pictures == ["losses.png", "quality.png", "selection.png"]
