@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 # The builders of tests/tiny.py are imported as `tiny`, whatever folder a test file is in.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+# A shell starts jobs in the background with Ctrl-C ignored, and whatever they start: tests that press it would hang or fail.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

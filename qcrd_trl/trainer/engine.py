@@ -51,15 +51,15 @@ class ScoringEngine:
     Args:
         model (`nn.Module`): the student, without what wraps it for several processes.
         args ([`QCRDConfig`]): `shared_prompt`, `selection`, `chunked_logits` and `rationale_forward_passes` are read.
-        accelerator ([`~accelerate.Accelerator`]): tells whether each process holds a part of the weights only (FSDP,
-            ZeRO-3), so that the student cannot be tried out.
+        accelerator ([`~accelerate.Accelerator`]): tells the precision of the student's passes, and whether each process
+            holds a part of the weights only (FSDP, ZeRO-3), so that the student cannot be tried out.
 
     Raises:
         [`ConfigError`]: if an argument asks for a saving that the student does not allow.
     """
 
     def __init__(self, model: nn.Module, args: QCRDConfig, accelerator: Accelerator):
-        self.args, self._student = args, model
+        self.args, self._student, self._accelerator = args, model, accelerator
         plugin = getattr(accelerator.state, "deepspeed_plugin", None)
         is_fsdp = accelerator.distributed_type == DistributedType.FSDP
         self._is_sharded = is_fsdp or getattr(plugin, "zero_stage", 0) == 3
@@ -86,7 +86,8 @@ class ScoringEngine:
         if self._is_sharded:
             self._without_trial()
             return
-        with torch.no_grad(), torch.random.fork_rng(devices=_devices(self._base)), evaluating(self._student):
+        fixed = torch.random.fork_rng(devices=_devices(self._base)), evaluating(self._student)
+        with self._accelerator.autocast(), torch.no_grad(), fixed[0], fixed[1]:
             if self.args.chunked_logits is not False:
                 self.head, reason = tiled_head(self._base, self.head.module)
                 if reason is not None:
@@ -119,9 +120,9 @@ class ScoringEngine:
     def _dtype(self) -> torch.dtype:
         """Type of the attention's inputs."""
         weight = self._base.get_input_embeddings().weight
-        if torch.is_autocast_enabled(weight.device.type):
-            return torch.get_autocast_dtype(weight.device.type)
-        return weight.dtype
+        device = weight.device.type
+        with self._accelerator.autocast():  # as it is in the student's forward, and only there
+            return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
     # ---- Scores ----
 

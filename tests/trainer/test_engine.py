@@ -132,6 +132,8 @@ def test_bfloat16(tmp_path, name, adapter):
     exact = one_step(tmp_path, name, OFF, adapter)
     rounding = 0.1 if name == "t5" else 0.05  # the plain version's own, asserted below
     assert_same(one, other, relative=rounding)
+    # Savings are tried out, and masks made, in the precision of the run: it is on in the student's forward alone.
+    assert other.engine._dtype() == torch.bfloat16
     # It is as far from single precision as the plain version is, not farther.
     error, plain = (flat(run.student[0]) - flat(exact.student[0]) for run in (other, one))
     assert 1e-4 < plain.norm() < rounding * flat(exact.student[0]).norm()
