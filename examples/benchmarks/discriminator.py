@@ -71,6 +71,7 @@ def trainer_of(args: argparse.Namespace, name: str, questions: list[dict], folde
         args=QCRDConfig(
             **measuring.training_arguments(folder, args.bf16),
             preset="qcrd_paper",
+            report_plots=False,
             negative_source="minority",
             per_device_train_batch_size=args.per_step,
             **FORMS[name],

@@ -174,6 +174,7 @@ def part_of_run(args: argparse.Namespace) -> dict:
             args=QCRDConfig(
                 **measuring.training_arguments(folder, args.bf16),
                 preset="qcrd",
+                report_plots=False,
                 negative_max_new_tokens=args.run_max_new_tokens,
                 per_device_train_batch_size=4,
             ),

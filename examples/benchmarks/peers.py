@@ -111,7 +111,9 @@ def trainer_of(name: str, model, path: str, parts: list[list[dict]], sizes: tupl
         from qcrd_trl import QCRDConfig, QCRDTrainer
 
         trainer, rows = QCRDTrainer, parts
-        config = QCRDConfig(**shared, preset=name, negative_source="minority", per_device_train_batch_size=per_step)
+        config = QCRDConfig(
+            **shared, preset=name, report_plots=False, negative_source="minority", per_device_train_batch_size=per_step
+        )
     everything = Dataset.from_list([row for part in rows for row in part])
     trainer = trainer(model=model, args=config, train_dataset=everything, processing_class=tokenizer)
     tokenized, starts = trainer.train_dataset, [sum(map(len, rows[:part])) for part in range(len(rows))]
