@@ -9,6 +9,9 @@ from .version import __version__
 # Public names and where they live. They are imported on first use, so that `import qcrd_trl` and `qcrd --help` do not
 # wait for torch.
 _NAMES = {
+    "AccuracyCallback": "qcrd_trl.evaluation_callback",
+    "AnswerAccuracy": "qcrd_trl.answer_metrics",
+    "AnswerAgreement": "qcrd_trl.answer_metrics",
     "DataCollatorForQCRD": "qcrd_trl.data.collator",
     "QCRDConfig": "qcrd_trl.trainer.qcrd_config",
     "QCRDError": "qcrd_trl.errors",
@@ -17,12 +20,16 @@ _NAMES = {
     "RationaleStudent": "qcrd_trl.student",
     "SelfAdversarialCallback": "qcrd_trl.callbacks",
     "StudentFormat": "qcrd_trl.data.prompts",
+    "compare_results": "qcrd_trl.evaluation",
     "evaluate_student": "qcrd_trl.evaluation",
     "extract_answer": "qcrd_trl.answers",
     "select_rationales": "qcrd_trl.sampling.self_consistency",
 }
 
 __all__ = [
+    "AccuracyCallback",
+    "AnswerAccuracy",
+    "AnswerAgreement",
     "DataCollatorForQCRD",
     "QCRDConfig",
     "QCRDError",
@@ -32,19 +39,22 @@ __all__ = [
     "SelfAdversarialCallback",
     "StudentFormat",
     "__version__",
+    "compare_results",
     "evaluate_student",
     "extract_answer",
     "select_rationales",
 ]
 
 if TYPE_CHECKING:
+    from .answer_metrics import AnswerAccuracy, AnswerAgreement
     from .answers import extract_answer
     from .callbacks import SelfAdversarialCallback
     from .data.collator import DataCollatorForQCRD
     from .data.prompts import StudentFormat
     from .discriminator import RationaleDiscriminator
     from .errors import QCRDError
-    from .evaluation import evaluate_student
+    from .evaluation import compare_results, evaluate_student
+    from .evaluation_callback import AccuracyCallback
     from .sampling.self_consistency import select_rationales
     from .student import RationaleStudent
     from .trainer.qcrd_config import QCRDConfig

@@ -17,11 +17,11 @@ from .data.prompts import Prompt, StudentFormat
 from .data.tokenize import draw
 from .discriminator import RationaleDiscriminator
 from .errors import ConfigError, ModelError
-from .evaluation import TaskKind
 from .models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
 from .quality import rationale_qualities
 from .records import Explanation, Prediction, StudentRationale
 from .sampling.generate import Completion, generate_completions
+from .sampling.negatives import TaskKind
 from .student_answers import explanation_of, shown_answer
 from .student_files import DISCRIMINATOR_FOLDER, check_student_folder, load_scorer, student_folder
 from .student_questions import check_rationales, question_ids, rationale_ids, read_options

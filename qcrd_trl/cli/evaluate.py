@@ -1,17 +1,20 @@
-"""`qcrd evaluate`: the accuracies of a trained student."""
+"""`qcrd evaluate`: the accuracies of a trained student, and what a difference of two is worth."""
 
-import json
-import os
-import platform
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..answers import TASK_KINDS
-from ..data.sources import load_dataset_from
+from ..data.sources import load_rows
 from ..errors import ConfigError
 from .common import parse_arguments
+from .comparison import compare
+
+
+# Flags that a comparison reads; all others are about a student.
+COMPARING = ("compare", "output", "seed", "allow_settings")
 
 
 @dataclass
@@ -20,12 +23,12 @@ class EvaluateArguments:
     Arguments of `qcrd evaluate`.
 
     Args:
-        model (`str`):
-            Folder of a trained student (full model or adapter), or a Hub name.
-        dataset (`str`):
-            Questions with their labels: a file, a folder, or a Hub name.
-        output (`str`):
-            JSON file to write.
+        model (`str`, *optional*):
+            Folder of a trained student (full model or adapter), or a Hub name. Needed unless `compare` is given.
+        dataset (`str`, *optional*):
+            Questions with their labels: a file, a folder, or a Hub name. Needed unless `compare` is given.
+        output (`str`, *optional*):
+            JSON file to write. Needed unless `compare` is given.
         task_kind (`str`, *optional*):
             How an answer is read from a text.
         task_callable (`str`, *optional*):
@@ -40,6 +43,8 @@ class EvaluateArguments:
             Column of the labels.
         choices_column (`str`, *optional*):
             Column of a choice's options.
+        id_column (`str`, *optional*, defaults to `"id"`):
+            Column of a unique key. Where no column `id` exists, the row number is the key.
         max_questions (`int`, *optional*):
             Only the first so many rows.
         batch_size (`int`, *optional*, defaults to `32`):
@@ -54,11 +59,26 @@ class EvaluateArguments:
             Device; the GPU if there is one.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether a model may bring code of its own.
+        tasks (`list[str]`, *optional*):
+            `label`, `rationale` or both; what the student was taught if left out.
+        num_samples (`int`, *optional*, defaults to `1`):
+            Texts a question and task, of which the most frequent answer counts.
+        temperature (`float`, *optional*):
+            Sampling temperature. If left out, one text is greedy and several are sampled at 0.7.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the samples, and of the resamples of a comparison.
+        compare (`list[str]`, *optional*):
+            Results to compare, in place of evaluating: each with the first. Several seeds of one student are joined by
+            commas.
+        allow_settings (`bool`, *optional*, defaults to `False`):
+            Whether to compare results of other samples, temperatures or limits.
     """
 
-    model: str = field(metadata={"help": "Folder of a trained student, or a Hub name."})
-    dataset: str = field(metadata={"help": "Questions with their labels: a file, a folder, or a Hub name."})
-    output: str = field(metadata={"help": "JSON file to write."})
+    model: str | None = field(default=None, metadata={"help": "Folder of a trained student, or a Hub name."})
+    dataset: str | None = field(
+        default=None, metadata={"help": "Questions with their labels: a file, a folder, or a Hub name."}
+    )
+    output: str | None = field(default=None, metadata={"help": "JSON file to write."})
     task_kind: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASK_KINDS)}."})
     task_callable: str | None = field(default=None, metadata={"help": "module:function, a task kind of your own."})
     split: str | None = field(default=None, metadata={"help": "Split of the dataset."})
@@ -66,6 +86,7 @@ class EvaluateArguments:
     prompt_column: str = field(default="prompt", metadata={"help": "Column of the questions."})
     label_column: str = field(default="label", metadata={"help": "Column of the labels."})
     choices_column: str | None = field(default=None, metadata={"help": "Column of a choice's options."})
+    id_column: str = field(default="id", metadata={"help": "Column of a unique key; the row number without it."})
     max_questions: int | None = field(default=None, metadata={"help": "Only the first so many rows."})
     batch_size: int = field(default=32, metadata={"help": "Questions at a time."})
     label_max_new_tokens: int = field(default=32, metadata={"help": "Largest number of tokens of a label."})
@@ -73,11 +94,28 @@ class EvaluateArguments:
     dtype: str = field(default="float32", metadata={"help": "float32, bfloat16, float16 or auto."})
     device: str | None = field(default=None, metadata={"help": "Device; the GPU if there is one."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Let a model bring code of its own."})
+    tasks: list[str] | None = field(
+        default=None, metadata={"help": "label, rationale or both; what the student was taught if left out."}
+    )
+    num_samples: int = field(
+        default=1, metadata={"help": "Texts a question and task, of which the most frequent answer counts."}
+    )
+    temperature: float | None = field(
+        default=None, metadata={"help": "Sampling temperature; if left out, one text is greedy, several at 0.7."}
+    )
+    seed: int = field(default=0, metadata={"help": "Seed of the samples, and of a comparison's resamples."})
+    compare: list[str] | None = field(
+        default=None,
+        metadata={"help": "Results to compare with the first of them: A.json B.json, or A1.json,A2.json for seeds."},
+    )
+    allow_settings: bool = field(
+        default=False, metadata={"help": "Compare results of other samples, temperatures or limits, too."}
+    )
 
 
 def main(argv: Sequence[str]) -> int:
     """
-    Evaluates a student, writes the results and prints a table.
+    Evaluates a student, writes the results and prints a table; or compares such results.
 
     Args:
         argv (`Sequence[str]`): flags.
@@ -88,94 +126,132 @@ def main(argv: Sequence[str]) -> int:
     description = "Measures a trained student: label accuracy, and accuracy of the answer its rationale reaches."
     (args,) = parse_arguments(argv, EvaluateArguments, prog="qcrd evaluate", description=description)
     _check(args)
+    if args.output is not None:
+        _check_output(Path(args.output))
+    if args.compare is not None:
+        return compare(args.compare, args.output, args.seed, args.allow_settings)
     # After the flags are known to be right, so that a wrong one is told at once.
     import torch
-    import transformers
 
     from ..data.prompts import StudentFormat
-    from ..evaluation import evaluate_student
-    from ..models import load_model, load_tokenizer
-    from ..version import __version__
+    from ..evaluation import EvaluationSettings, results_of, write_results
+    from ..evaluation.asking import ask, questions_of
+    from ..evaluation.outcome import outcome_of
+    from ..evaluation.results import shown_name
+    from ..models import is_encoder_decoder, load_model, load_tokenizer
+    from ..sampling.questions import Columns
     from .select import load_callable
 
-    dataset = load_dataset_from(args.dataset, args.split, args.dataset_config)
-    if args.max_questions is not None:
-        dataset = dataset.select(range(min(args.max_questions, len(dataset))))
+    settings = EvaluationSettings(
+        args.task_kind if args.task_callable is None else load_callable(args.task_callable),
+        args.tasks,
+        args.num_samples,
+        args.temperature,
+        args.seed,
+        args.batch_size,
+        args.label_max_new_tokens,
+        args.max_new_tokens,
+    )
+    form = StudentFormat.from_pretrained(args.model)
+    settings.tasks_of(form or StudentFormat())
+    rows = load_rows(args.dataset, args.split, args.dataset_config)
+    columns = Columns(
+        prompt=args.prompt_column, label=args.label_column, id=args.id_column, choices=args.choices_column
+    )
+    questions, skipped = questions_of(rows, settings.task_kind, columns, limit=args.max_questions)
     trust = {"trust_remote_code": True} if args.trust_remote_code else {}
     model = load_model(args.model, dtype=args.dtype, **trust)
-    model.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)
     tokenizer = load_tokenizer(args.model, **trust)
+    form = form or StudentFormat(is_encoder_decoder=is_encoder_decoder(model))
     started = time.perf_counter()
-    result = evaluate_student(
-        model,
-        tokenizer,
-        dataset,
-        args.task_kind if args.task_callable is None else load_callable(args.task_callable),
-        StudentFormat.from_pretrained(args.model),
-        prompt_column=args.prompt_column,
-        label_column=args.label_column,
-        choices_column=args.choices_column,
-        batch_size=args.batch_size,
-        label_max_new_tokens=args.label_max_new_tokens,
-        max_new_tokens=args.max_new_tokens,
-    )
-    seconds = time.perf_counter() - started
-    outcome = result.to_dict()
-    questions = outcome.pop("questions")
-    report = {
-        **outcome,
-        "seconds": round(seconds, 1),
-        "settings": asdict(args),
-        "versions": {
-            "qcrd_trl": __version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "questions": questions,
+    answers = ask(model, tokenizer, questions, settings, form)
+    result = outcome_of(questions, answers, settings.task_kind, skipped)
+    told = {name: value for name, value in asdict(args).items() if name not in ("model", *COMPARING)}
+    told |= {"dataset": shown_name(args.dataset), "device": device, "temperature": settings.temperature}
+    told |= {
+        "tasks": list(answers),
+        "student_format": asdict(form),
+        "seconds": round(time.perf_counter() - started, 1),
     }
-    _write(Path(args.output), report)
+    report = results_of(result, args.model, args.seed, told)
+    write_results(args.output, report)
     _print(report, args)
     return 0
 
 
 def _check(args: EvaluateArguments) -> None:
+    if args.compare is not None:
+        defaults = EvaluateArguments()
+        given = [name for name in vars(defaults) if getattr(args, name) != getattr(defaults, name)]
+        other = [name for name in given if name not in COMPARING]
+        if other:
+            raise ConfigError(
+                f"--compare reads results that are there and evaluates nothing: leave --{other[0]} out, or --compare."
+            )
+        return
+    for name in ("model", "dataset", "output"):
+        if getattr(args, name) is None:
+            raise ConfigError(f"--{name} is missing. (To compare results that are there, give --compare.)")
     if args.task_callable is None and args.task_kind not in TASK_KINDS:
         raise ConfigError(f"Unknown task kind {args.task_kind!r}: expected one of {', '.join(TASK_KINDS)}.")
-    for name in ("batch_size", "label_max_new_tokens", "max_new_tokens"):
+    for name in ("batch_size", "label_max_new_tokens", "max_new_tokens", "num_samples"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name} must be at least 1, got {getattr(args, name)}.")
     if args.max_questions is not None and args.max_questions < 1:
         raise ConfigError(f"--max_questions must be at least 1, got {args.max_questions}.")
-    if Path(args.output).is_dir():
-        raise ConfigError(f"--output {args.output} is a folder: give a file.")
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
 
 
-def _write(path: Path, report: dict) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+def _check_output(path: Path) -> None:
+    """Before hours of work: whether the results can be written in the end."""
+    if path.is_dir():
+        raise ConfigError(f"--output {path} is a folder: give a file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as err:
+        raise ConfigError(f"--output {path} cannot be written: {err.strerror or err}. Give another file.") from err
 
 
 def _print(report: dict, args: EvaluateArguments) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    counts = report["counts"]
-    table = Table(title=f"{args.model} on {counts['questions']} questions")
-    for heading in ("", "accuracy", "right", "no answer read"):
+    counts, settings = report["counts"], report["settings"]
+    table = Table(title=f"{report['model']} on {counts['questions']} questions")
+    for heading in ("", "accuracy", "95 % interval", "right", "no answer read"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, key, unread in (
-        ("label predicted", "label", "no_predicted_answer"),
-        ("answer that the rationale reaches", "answer", "no_reached_answer"),
+    for name, metric, key, unread in (
+        ("label predicted", "label_accuracy", "label_correct", "no_predicted_answer"),
+        ("answer that the rationale reaches", "answer_accuracy", "answer_correct", "no_reached_answer"),
+        ("agreement of the two", "agreement", "agrees", None),
     ):
+        if report[metric] is None:
+            table.add_row(name, "not measured")
+            continue
+        low, high = (f"{100 * end:.1f}" for end in report["intervals"][metric])
+        share = f"{counts[key]} of {counts['questions']}"
         table.add_row(
             name,
-            f"{100 * report[f'{key}_accuracy']:.1f} %",
-            f"{counts[f'{key}_correct']} of {counts['questions']}",
-            str(counts[unread]),
+            f"{100 * report[metric]:.1f} %",
+            f"{low} to {high}",
+            share,
+            "" if unread is None else str(counts[unread]),
         )
     console = Console()
     console.print(table)
+    if settings["num_samples"] > 1:
+        ties = ", ".join(
+            f"{counts[key]} {key.replace('_', ' ')}" for key in ("label_ties", "answer_ties") if key in counts
+        )
+        console.print(
+            f"By the vote of {settings['num_samples']} samples a question at temperature {settings['temperature']}; a tie is "
+            f"no answer ({ties}).",
+            highlight=False,
+        )
+    for task, weight in (("label", "alpha_1"), ("rationale", "alpha_2")):
+        if not settings["student_format"]["predicts" if task == "label" else "explains"]:
+            console.print(f"The student was not taught the {task} task ({weight} = 0): not measured.", highlight=False)
     console.print(f"Written to {args.output}", highlight=False)

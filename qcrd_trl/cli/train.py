@@ -111,6 +111,8 @@ def _datasets(script: TrainArguments, args: QCRDConfig):
             raise ConfigError(
                 f"eval_strategy={str(args.eval_strategy.value)!r} needs --eval_dataset or --eval_fraction."
             )
+        if args.eval_accuracy:
+            raise ConfigError("--eval_accuracy needs --eval_dataset or --eval_fraction: questions that are held out.")
         return dataset, None
     if not 0 < script.eval_fraction < 1 or not 1 <= round(script.eval_fraction * len(dataset)) < len(dataset):
         raise ConfigError(f"--eval_fraction must leave questions on both sides, got {script.eval_fraction}.")

@@ -100,7 +100,7 @@ def load_rows(
         DataError: nothing is there, or it cannot be read; the message names the file and the line.
     """
     found = _find(source, split, config_name, streaming)
-    return found if isinstance(found, Rows) else _rows_of_dataset(found, str(source))
+    return found if isinstance(found, Rows) else rows_of_dataset(found, str(source))
 
 
 def load_dataset_from(
@@ -276,7 +276,8 @@ def _not_empty(dataset: "Dataset", name: str) -> "Dataset":
     return dataset
 
 
-def _rows_of_dataset(dataset: "Dataset", name: str) -> Rows:
+def rows_of_dataset(dataset: "Dataset", name: str) -> Rows:
+    """The rows of a [`~datasets.Dataset`] or a stream of one, `ClassLabel` columns as their names; `name` is for messages."""
     from datasets import ClassLabel
 
     features = dataset.features or {}

@@ -64,19 +64,34 @@ def read_questions(rows: Rows, columns: Columns) -> tuple[Iterator[Question], in
     Raises:
         DataError: a column is missing, a cell is of a wrong type, or an id stands twice; raised here or while iterating.
     """
-    for name in ("prompt", "samples", "label", "id", "choices"):
-        column = getattr(columns, name)
-        if column is not None and column not in rows.column_names:
-            raise DataError(
-                f"{rows.name} has no column {column!r} for the {name}; its columns are: {', '.join(rows.column_names)}. "
-                f"Name the right one with --{name}_column."
-            )
+    _check_columns(rows, columns, ("prompt", "samples", "label", "id", "choices"))
     cells = (_cell(row, columns.samples, i, rows) for i, row in enumerate(rows))
     first = next((cell for cell in cells if cell is not None), None)
     if isinstance(first, str):
         groups = _group(rows, columns)
         return iter(groups), len(groups)
     return _read_wide(rows, columns), rows.num_rows
+
+
+def read_labelled(rows: Rows, columns: Columns) -> Iterator[Question]:
+    """
+    Reads questions without their samples, row by row. Args as in [`read_questions`]; a row whose id is null is numbered.
+
+    Raises:
+        DataError: a column is missing, a cell is of a wrong type, or an id stands twice; raised while iterating.
+    """
+    _check_columns(rows, columns, ("prompt", "label", "id", "choices"))
+    seen: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        named = columns.id is not None and row.get(columns.id) is not None
+        key = _id(row, columns.id if named else None, index)
+        if key in seen:
+            raise DataError(
+                f"Rows {seen[key]} and {index} (rows count from 0) have the same id {key!r}. Make the ids unique, or name "
+                "another column with --id_column."
+            )
+        seen[key] = index
+        yield _question(row, columns, index, key, (), rows)
 
 
 def prompt_problem(prompt: str | list[dict[str, str]] | None) -> str | None:
@@ -87,6 +102,16 @@ def prompt_problem(prompt: str | list[dict[str, str]] | None) -> str | None:
     if not any(text.strip() for text in texts):
         return "blank"
     return "lone_surrogate" if has_lone_surrogate(prompt) else None
+
+
+def _check_columns(rows: Rows, columns: Columns, names: Sequence[str]) -> None:
+    for name in names:
+        column = getattr(columns, name)
+        if column is not None and column not in rows.column_names:
+            raise DataError(
+                f"{rows.name} has no column {column!r} for the {name}; its columns are: {', '.join(rows.column_names)}. "
+                f"Name the right one with --{name}_column."
+            )
 
 
 # Layouts

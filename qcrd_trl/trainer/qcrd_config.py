@@ -17,6 +17,7 @@ from ..losses import (
     side_reductions,
 )
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
+from .accuracy_options import AccuracyOptions
 from .checks import Switch, at_least_one, not_negative, one_of, switch
 from .presets import PRESETS
 from .report_options import ReportOptions
@@ -27,7 +28,7 @@ PICKS = ("min", "max")  # reductions that leave all rationales but one without a
 
 
 @dataclass
-class QCRDConfig(ReportOptions, TrainingArguments):
+class QCRDConfig(AccuracyOptions, ReportOptions, TrainingArguments):
     r"""
     Configuration class for the [`QCRDTrainer`].
 
@@ -135,7 +136,8 @@ class QCRDConfig(ReportOptions, TrainingArguments):
         negative_batch_size (`int`, *optional*, defaults to `64`):
             Samples generated at a time on each device.
         task_kind (`str`, *optional*):
-            How an answer is read from a negative: `"number"`, `"choice"`, `"nli"` or `"text"`.
+            How an answer is read from a negative, or from what the student says in evaluation: `"number"`, `"choice"`,
+            `"nli"` or `"text"`.
         choices_column (`str`, *optional*):
             Column with the options of a choice, for `task_kind="choice"`.
         correct_negatives (`str`, *optional*, defaults to `"keep"`):
@@ -143,6 +145,17 @@ class QCRDConfig(ReportOptions, TrainingArguments):
             marked in the store) or `"drop"`. The last two need `task_kind`.
         save_negative_generators (`bool`, *optional*, defaults to `False`):
             Whether a push to the Hub has the snapshots too.
+
+        > Parameters that control evaluation
+
+        eval_accuracy (`bool`, *optional*, defaults to `False`):
+            Whether each evaluation asks the student all held-out questions, see [`AccuracyCallback`]. Needs `task_kind`.
+        eval_max_questions (`int`, *optional*):
+            Only the first so many rows of each held-out set are asked.
+        eval_label_max_new_tokens (`int`, *optional*, defaults to `32`):
+            Largest number of tokens of a predicted label.
+        eval_max_new_tokens (`int`, *optional*, defaults to `256`):
+            Largest number of tokens of a rationale.
 
         > Parameters that control the discriminator
 
@@ -258,7 +271,7 @@ class QCRDConfig(ReportOptions, TrainingArguments):
     negative_max_new_tokens: int = field(default=256, metadata={"help": "Largest number of tokens of a negative."})
     negative_batch_size: int = field(default=64, metadata={"help": "Negatives generated at a time on a device."})
     task_kind: str | None = field(
-        default=None, metadata={"help": "How a negative's answer is read: number, choice, nli or text."}
+        default=None, metadata={"help": "How an answer is read from a text: number, choice, nli or text."}
     )
     choices_column: str | None = field(default=None, metadata={"help": "Column with the options of a choice."})
     correct_negatives: str = field(
@@ -371,6 +384,7 @@ class QCRDConfig(ReportOptions, TrainingArguments):
             not_negative(name, getattr(self, name))
         for name in ("discriminator_learning_rate", "discriminator_weight_decay", "discriminator_max_grad_norm"):
             not_negative(name, getattr(self, name))
+        self.check_accuracy()
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
                 at_least_one(name, getattr(self, name))

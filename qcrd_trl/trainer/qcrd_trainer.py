@@ -20,6 +20,7 @@ from ..data.store import NEGATIVES_FOLDER, NegativeStore
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
+from ..evaluation_callback import AccuracyCallback
 from ..files import UNFINISHED
 from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
@@ -131,7 +132,7 @@ class QCRDTrainer(RowsTrainer):
             predicts=args.alpha_1 > 0,
             explains=args.uses_rationales,
         )
-        self.questions = train_dataset
+        self.questions, self.eval_questions = train_dataset, eval_dataset
         train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
         collator = DataCollatorForQCRD(
             processing_class.pad_token_id, self.student_format.is_encoder_decoder, args.pad_to_multiple_of
@@ -175,6 +176,8 @@ class QCRDTrainer(RowsTrainer):
         self._generated = GeneratedNegatives(self.negatives, self.train_dataset, collator, source)
         if args.uses_negatives and source in GENERATED and train_dataset is not None:
             self.add_callback(SelfAdversarialCallback(self, **args.generator_options()))
+        if args.eval_accuracy:
+            self.add_callback(AccuracyCallback(self, **args.accuracy_options()))
         for callback in report_callbacks(self):  # after the one whose negatives they show
             self.add_callback(callback)
 
@@ -192,12 +195,6 @@ class QCRDTrainer(RowsTrainer):
         return int((self.state.epoch or 0.0) + 1e-6) if steps is None else self.state.global_step // steps
 
     # ---- Batches ----
-
-    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
-        if not batch_samples:
-            return None
-        count = torch.tensor(sum(len(batch["question_index"]) for batch in batch_samples), device=device)
-        return self._sum_over_processes(count)
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
         samples, count = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -221,9 +218,6 @@ class QCRDTrainer(RowsTrainer):
             parts, _, scored = self._rationale_task(self.model_wrapped, inputs)
         self._scored_ahead.append(for_later(scored))
         return parts.quality_sums()
-
-    def _sum_over_processes(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.accelerator.reduce(tensor, reduction="sum") if self.args.world_size > 1 else tensor
 
     # ---- Loss ----
 

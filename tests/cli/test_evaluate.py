@@ -1,6 +1,8 @@
 """`qcrd evaluate`: a student's accuracies as JSON and as a table."""
 
+import errno
 import json
+import shutil
 
 import pytest
 from datasets import Dataset
@@ -69,6 +71,7 @@ def test_writes_json_and_prints_a_table(student, questions, tmp_path, capsys):
         "questions": 4,
         "label_correct": 3,
         "answer_correct": 2,
+        "agrees": 2,
         "no_predicted_answer": 0,
         "no_reached_answer": 0,
         "unfinished_rationales": 0,
@@ -78,9 +81,15 @@ def test_writes_json_and_prints_a_table(student, questions, tmp_path, capsys):
     assert result["questions"][3]["rationale"] == "7 + 1 = 9"
     assert result["versions"]["qcrd_trl"] == __version__
     assert result["settings"]["max_new_tokens"] == 8
+    assert (result["format"], result["seed"], result["model"]) == (1, 0, student.name)
+    assert len(result["question_set"]) == 64
+    # (3 + 1.92) / 7.84 = 0.6274 plus or minus 1.96 / 7.84 * sqrt(3 * 1 / 4 + 0.96) = 0.3269.
+    assert result["intervals"]["label_accuracy"] == pytest.approx([0.3006, 0.9544], abs=1e-4)
+    assert str(tmp_path) not in output.read_text(encoding="utf-8")
+    assert result["settings"]["dataset"] == "questions.jsonl"
     assert [path.name for path in output.parent.iterdir()] == ["result.json"]
     out = capsys.readouterr().out
-    for part in ("label predicted", "75.0 %", "3 of 4", "50.0 %", "2 of 4", "on 4 questions"):
+    for part in ("label predicted", "75.0 %", "3 of 4", "50.0 %", "2 of 4", "30.1 to 95.4", "on 4 questions"):
         assert part in out
 
 
@@ -116,6 +125,65 @@ def test_columns_and_limits(student, tmp_path):
     assert result["label_accuracy"] == 1
 
 
+def test_samples_that_vote(student, questions, tmp_path, capsys):
+    """What decided a question must be in the file, or nobody can look at a tie."""
+    results = []
+    for batch_size in ("1", "32"):
+        flags = ["--num_samples", "4", "--temperature", "1.2", "--seed", "3", "--batch_size", batch_size]
+        assert evaluate(student, questions, tmp_path / "result.json", *flags) == 0
+        results.append(json.loads((tmp_path / "result.json").read_text(encoding="utf-8")))
+    one, other = results
+    assert (one["seed"], one["settings"]["num_samples"], one["settings"]["temperature"]) == (3, 4, 1.2)
+    assert one["questions"] == other["questions"]
+    samples = [question["samples"] for question in one["questions"]]
+    assert all(len(drawn["rationales"]) == len(drawn["predicted_texts"]) == 4 for drawn in samples)
+    assert one["counts"]["answer_ties"] == sum(drawn["answer_tie"] for drawn in samples)
+    assert "By the vote of 4 samples a question at temperature 1.2; a tie is no answer" in capsys.readouterr().out
+
+
+def test_the_temperature_of_several_samples(student, questions, tmp_path):
+    """A default that the file does not hold cannot be repeated."""
+    assert evaluate(student, questions, tmp_path / "result.json", "--num_samples", "2") == 0
+    assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["settings"]["temperature"] == 0.7
+
+
+def test_a_student_of_labels_alone(student, questions, tmp_path, capsys):
+    """An accuracy of 0 in place of one that was not measured would be plotted."""
+    copy = tmp_path / "copy"
+    shutil.copytree(student, copy)
+    told = json.loads((copy / "qcrd_format.json").read_text(encoding="utf-8"))
+    (copy / "qcrd_format.json").write_text(json.dumps({**told, "explains": False}), encoding="utf-8")
+    assert evaluate(copy, questions, tmp_path / "result.json") == 0
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert (result["label_accuracy"], result["answer_accuracy"], result["agreement"]) == (0.75, None, None)
+    out = capsys.readouterr().out
+    assert out.count("not measured") == 3
+    assert "The student was not taught the rationale task (alpha_2 = 0): not measured." in out
+    (tmp_path / "result.json").unlink()
+    assert evaluate(copy, questions, tmp_path / "result.json", "--tasks", "label", "rationale") == 2
+    assert "The student was not taught the rationale task" in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_one_task(student, questions, tmp_path):
+    """Labels are short: whoever wants only them does not wait for rationales."""
+    assert evaluate(student, questions, tmp_path / "result.json", "--tasks", "label") == 0
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert (result["label_accuracy"], result["answer_accuracy"]) == (0.75, None)
+    assert result["settings"]["tasks"] == ["label"]
+
+
+def test_ids_and_options_of_a_table(tmp_path, student):
+    """In a CSV every cell is text: options and messages are there as JSON, as for `qcrd select`."""
+    path = tmp_path / "choices.csv"
+    path.write_text('key,prompt,label,options\nx,a + 1,B,"[""1"", ""2""]"\n', encoding="utf-8")
+    flags = ["--task_kind", "choice", "--choices_column", "options", "--id_column", "key"]
+    assert evaluate(student, path, tmp_path / "result.json", *flags) == 0
+    result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert result["questions"][0]["id"] == "x"
+    assert result["label_accuracy"] == 1  # it says 2, the text of option B
+
+
 def test_a_yaml_file(student, questions, tmp_path):
     """As for every command; a flag wins over it."""
     config = tmp_path / "evaluate.yaml"
@@ -141,13 +209,19 @@ def test_a_yaml_file(student, questions, tmp_path):
         (["--output", "."], "is a folder: give a file"),
         (["--dtype", "float33"], "Unknown dtype 'float33'"),
         (["--label_column", "prompt"], "Row 0, column 'prompt'"),
+        (["--id_column", "key"], "no column 'key'"),
+        (["--num_samples", "0"], "--num_samples must be at least 1, got 0"),
+        (["--temperature", "0"], "temperature must be a finite number above 0, got 0.0"),
+        (["--tasks", "answer"], "tasks must be one or both of label, rationale"),
+        (["--output", "questions.jsonl/result.json"], "questions.jsonl/result.json cannot be written"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_work_ends_in_one_line(student, tmp_path, capfd, flags, message):
+def test_what_cannot_work_ends_in_one_line(student, tmp_path, monkeypatch, capfd, flags, message):
     """A result file must not be there, or half there, after an error."""
     path = tmp_path / "questions.jsonl"
     Dataset.from_list([{"prompt": "which", "label": "1"}]).to_json(path)
+    monkeypatch.chdir(tmp_path)
     assert evaluate(student, path, tmp_path / "result.json", *flags) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("qcrd evaluate: error: ")]
     assert len(lines) == 1
@@ -163,3 +237,34 @@ def test_flags_that_do_not_exist(student, questions, tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert "unrecognized arguments: --max_question" in lines[-1]
     assert not any("[--" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["model", "dataset", "output"])
+def test_what_is_missing_is_named(student, questions, tmp_path, capsys, name):
+    """None of them has a default, because a comparison needs none of them."""
+    given = {"model": student, "dataset": questions, "output": tmp_path / "result.json", "task_kind": "number"}
+    argv = [part for key, value in given.items() if key != name for part in (f"--{key}", str(value))]
+    assert main(["evaluate", *argv]) == 2
+    assert f"--{name} is missing" in capsys.readouterr().err
+
+
+def test_a_disk_that_cannot_be_written(student, questions, tmp_path, capsys, monkeypatch):
+    """Found before the student is loaded, not after hours."""
+
+    def full(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr("qcrd_trl.models.load_model", lambda *args, **kwargs: pytest.fail("was loaded"))
+    assert evaluate(student, questions, tmp_path / "result.json") == 2
+    assert "cannot be written: Read-only file system. Give another file." in capsys.readouterr().err
+
+
+def test_an_empty_set(student, tmp_path, capsys):
+    """0 of 0 is no accuracy."""
+    (tmp_path / "empty.csv").write_text("prompt,label\n", encoding="utf-8")
+    (tmp_path / "unlabelled.csv").write_text("prompt,label\na + 1,\n", encoding="utf-8")
+    for name, message in (("empty", "has no rows"), ("unlabelled", "0 of 1 rows have a prompt and a label")):
+        assert evaluate(student, tmp_path / f"{name}.csv", tmp_path / "result.json") == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()

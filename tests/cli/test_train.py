@@ -125,6 +125,22 @@ def test_a_held_out_share_is_measured(tmp_path, base, data):
     assert len([entry for entry in history if "eval_loss" in entry]) >= 3
 
 
+def test_accuracies_of_held_out_questions(tmp_path, base, data):
+    """The flags of the configuration reach the callback, and the best checkpoint is that of the best accuracy."""
+    flags = {"eval_accuracy": True, "task_kind": "number", "eval_max_new_tokens": 5, "eval_max_questions": 2}
+    best = {"save_strategy": "steps", "save_steps": 1, "load_best_model_at_end": True}
+    shape = {"eval_fraction": 0.25, "eval_strategy": "steps", "eval_steps": 1, "preset": "dss_all"}
+    argv = settings(tmp_path, base, data, **flags, **best, **shape, metric_for_best_model="answer_accuracy")
+    assert main(argv) == 0
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text(encoding="utf-8"))
+    measured = [entry["eval_answer_accuracy"] for entry in state["log_history"] if "eval_answer_accuracy" in entry]
+    assert len(measured) == 3
+    assert state["best_metric"] == max(measured)
+    results = json.loads((tmp_path / "out" / "eval_results.json").read_text(encoding="utf-8"))
+    assert results["eval_accuracy_questions"] == 2
+    assert results["eval_answer_accuracy"] == state["best_metric"]  # of the best model, which was put back
+
+
 def test_resume(tmp_path, base, data):
     """Stopped after two steps and called again, the run ends as if it had not been stopped."""
     arguments = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
@@ -153,6 +169,8 @@ def test_resume(tmp_path, base, data):
         (["--preset", "best"], "Unknown preset 'best'"),
         (["--alpha_1", "nan"], "alpha_1 must be a finite number"),
         (["--eval_strategy", "steps"], "needs --eval_dataset or --eval_fraction"),
+        (["--eval_accuracy", "--task_kind", "number"], "--eval_accuracy needs --eval_dataset or --eval_fraction"),
+        (["--eval_accuracy", "--eval_fraction", "0.5"], "eval_accuracy=True needs `task_kind`"),
         (["--eval_fraction", "0.01"], "--eval_fraction must leave questions on both sides"),
         (["--eval_fraction", "0.5", "--eval_dataset", "x.jsonl"], "exclude each other"),
         (["--max_length", "3"], "Row 0: column 'prompt'"),

@@ -105,7 +105,9 @@ def test_without_the_number_of_questions():
 
 def test_several_sets_of_questions():
     """Accuracies of one set drawn among those of another would look like a jump."""
-    history = [{"step": 1, "eval_a_label_accuracy": 0.1, "eval_b_c_label_accuracy": 0.2, "eval_b_c_accuracy_questions": 4}]
+    history = [
+        {"step": 1, "eval_a_label_accuracy": 0.1, "eval_b_c_label_accuracy": 0.2, "eval_b_c_accuracy_questions": 4}
+    ]
     assert accuracies_of(history) == {
         "eval_a": {"label_accuracy": [(1, 0.1, None)]}, "eval_b_c": {"label_accuracy": [(1, 0.2, 4)]}
     }  # fmt: skip
@@ -136,7 +138,9 @@ def test_pictures_of_what_there_is(tmp_path, everything):
     if everything:
         run = RunLog(HISTORY + ACCURACIES, 2, {"iteration": 1, "counts": counts}, selection)
     else:
-        run = RunLog([{"step": 2, "train_loss": 1.0}], 2, {"iteration": 0, "counts": {source: [0] for source in SOURCES}})
+        run = RunLog(
+            [{"step": 2, "train_loss": 1.0}], 2, {"iteration": 0, "counts": {source: [0] for source in SOURCES}}
+        )
     drawn = save_run_plots(run, tmp_path / "plots", "my-run")
     expected = ["accuracy.png", "losses.png", "quality.png", "selection.png"] if everything else []
     assert sorted(path.name for path in drawn) == expected

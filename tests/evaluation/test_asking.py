@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, Value
 from running import trainer_of
 from tiny import CHAT_TEMPLATE, EOS, PAD, byte_tokenizer, tiny_gpt2, tiny_llama, tiny_t5, word_tokenizer
 from torch import nn
 
 from qcrd_trl import StudentFormat, evaluate_student
-from qcrd_trl.errors import DataError
+from qcrd_trl.errors import ConfigError, DataError
 
 
 class Known(nn.Module):
@@ -76,6 +76,7 @@ def test_accuracies_of_known_answers(batch_size, as_dataset):
         "questions": 4,
         "label_correct": 2,
         "answer_correct": 2,
+        "agrees": 1,
         "no_predicted_answer": 1,
         "no_reached_answer": 1,
         "unfinished_rationales": 1,
@@ -169,19 +170,95 @@ def test_a_task_kind_of_ones_own():
     ("rows", "kwargs", "message"),
     [
         ([*ROWS[:2], {"id": "x", "prompt": "a", "label": "many"}], {}, r"Row 2, column 'label'.*many"),
-        (ROWS, {"label_column": "answer"}, "no column 'answer'.*'id', 'prompt', 'label'"),
+        (ROWS, {"label_column": "answer"}, "no column 'answer' for the label; its columns are: id, prompt, label"),
         (ROWS, {"prompt_column": "question"}, "no column 'question'"),
         (ROWS, {"choices_column": "options"}, "no column 'options'"),
         (ROWS[4:], {}, "0 of 2 rows have a prompt and a label"),
-        ([], {}, "no column 'prompt'|0 of 0 rows"),
+        ([], {}, "The dataset has no rows to evaluate on"),
+        (ROWS, {"id_column": "key"}, "no column 'key' for the id"),
+        ([ROWS[0], ROWS[1], {**ROWS[2], "id": "first"}], {}, r"Rows 0 and 2 .* have the same id 'first'"),
+        ([{**ROWS[0], "prompt": 1}], {}, r"Column 'prompt', row 0 .*expected a text or a list of messages"),
     ],
-    ids=["label", "label_column", "prompt_column", "choices_column", "no_row_left", "empty"],
+    ids=[
+        *("label", "label_column", "prompt_column", "choices_column", "no_row_left", "empty"),
+        *("id_column", "same_id", "prompt"),
+    ],
 )
 def test_what_cannot_be_evaluated_is_named(rows, kwargs, message):
     """A label that cannot be read would count as a wrong answer of the student's."""
     model = Known(byte_tokenizer(), ANSWERS)
     with pytest.raises(DataError, match=message):
         evaluate(model, rows, **kwargs)
+    assert model.asked == []
+
+
+def test_labels_that_are_class_numbers():
+    """A class number compared with a name is wrong for every question; a class of -1 is the Hub's mark for no label."""
+    classes = ClassLabel(names=["entailment", "neutral", "contradiction"])
+    features = Features({"prompt": Value("string"), "label": classes})
+    rows = Dataset.from_dict({"prompt": ["Which?", "What?"], "label": [1, -1]}, features=features)
+    model = Known(byte_tokenizer(), {"<Predict> Which?": "neutral", "<Explain> Which?": "It is neutral."})
+    result = evaluate(model, rows, "nli")
+    assert (result.label_accuracy, result.answer_accuracy) == (1, 1)
+    assert (result.counts["questions"], result.counts["skipped"]) == (1, 1)
+
+
+def test_rows_that_nobody_can_be_asked():
+    """Counted as wrong they would lower the accuracy of every student alike; and half a surrogate fits no file."""
+    unusable = [{"prompt": " ", "label": "1"}, {"prompt": "a", "label": " "}, {"prompt": "a\ud800", "label": "1"}]
+    result = evaluate(rows=[*ROWS[:2], *unusable, {"prompt": "a", "label": "\udc00"}])
+    assert (result.counts["questions"], result.counts["skipped"]) == (2, 4)
+
+
+def test_intervals():
+    """Wilson's, by hand in `tests/test_statistics.py`: 2 of 4 is (2 + 1.92) / 7.84 = 0.5 plus or minus 0.35."""
+    intervals = evaluate().intervals
+    assert intervals.keys() == {"label_accuracy", "answer_accuracy", "agreement"}
+    assert intervals["label_accuracy"] == pytest.approx((0.15, 0.85), abs=1e-3)
+    assert intervals["agreement"] == pytest.approx((0.0456, 0.6994), abs=1e-4)
+
+
+def test_one_task_alone():
+    """What was not asked is not 0: an accuracy that nobody measured must not look like a bad one."""
+    model = Known(byte_tokenizer(), ANSWERS)
+    result = evaluate(model, tasks=["label"])
+    assert result.label_accuracy == 0.5
+    assert (result.answer_accuracy, result.agreement) == (None, None)
+    assert result.intervals.keys() == {"label_accuracy"}
+    assert set(result.counts) == {"questions", "label_correct", "no_predicted_answer", "skipped"}
+    assert all(prompt.startswith("<Predict>") for prompt in model.asked)
+    assert (result.questions[0].rationale, result.questions[0].answer_correct) == (None, None)
+    assert evaluate(tasks=["rationale"]).label_accuracy is None
+
+
+def test_a_student_without_a_rationale_task():
+    """Asked for what it was never taught, a student trained on labels alone would look like one that reasons badly."""
+    form = StudentFormat(explains=False)
+    assert evaluate(student_format=form).answer_accuracy is None
+    with pytest.raises(ConfigError, match=r"was not taught the rationale task \(alpha_2 was 0"):
+        evaluate(student_format=form, tasks=["label", "rationale"])
+    with pytest.raises(ConfigError, match=r"was not taught the label task \(alpha_1 was 0"):
+        evaluate(student_format=StudentFormat(predicts=False), tasks=["label"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
+        ({"batch_size": True}, "batch_size must be an integer"),
+        ({"temperature": 0.0}, "temperature must be a finite number above 0, got 0.0"),
+        ({"temperature": float("nan")}, "temperature must be a finite number above 0"),
+        ({"tasks": []}, "tasks must be one or both of label, rationale"),
+        ({"tasks": ["answer"]}, "tasks must be one or both of label, rationale, got"),
+        ({"task_kind": "essay"}, "`task_kind` is 'essay'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_settings_that_cannot_work(kwargs, message):
+    """Before anything is generated."""
+    model = Known(byte_tokenizer(), ANSWERS)
+    with pytest.raises(ConfigError, match=message):
+        evaluate(model, **kwargs)
     assert model.asked == []
 
 
