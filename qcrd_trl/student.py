@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from .answers import extract_answer
-from .answers.values import check_task_kind
+from .answers.values import TaskKind, check_task_kind
 from .data.prompts import Prompt, StudentFormat
 from .data.tokenize import draw
 from .discriminator import RationaleDiscriminator
@@ -21,7 +21,6 @@ from .models import base_model, is_encoder_decoder, load_model, load_tokenizer, 
 from .quality import rationale_qualities
 from .records import Explanation, Prediction, StudentRationale
 from .sampling.generate import Completion, generate_completions
-from .sampling.negatives import TaskKind
 from .student_answers import explanation_of, shown_answer
 from .student_files import DISCRIMINATOR_FOLDER, check_student_folder, load_scorer, student_folder
 from .student_questions import check_rationales, question_ids, rationale_ids, read_options
