@@ -300,7 +300,9 @@ class Handler(BaseHTTPRequestHandler):
         if (found := repo.at(revision)) is None:
             return self._answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
         if path not in found[1]:
-            return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound", X_Repo_Commit=found[0])
+            return self._answer(
+                404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound", X_Repo_Commit=found[0]
+            )
         content = found[1][path]
         entry = _entry(path, content)
         oid = entry.get("lfs", entry)["oid"]
