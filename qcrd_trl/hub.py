@@ -13,9 +13,9 @@ from .errors import HubError, ModelError
 from .files import UNFINISHED
 
 
-# Of a run's folder these stay at home: checkpoints and what is half-written; the pickled arguments, which name this machine's
-# paths, and which nothing needs that loads a student.
-NEVER_PUSHED = ("_*", "checkpoint-*", f"*/{UNFINISHED}*", "training_args.bin")
+# Of a run's folder these stay at home: checkpoints and what is half-written; what names this machine's paths and nothing needs
+# that loads a student: the pickled arguments, and PEFT's cards of snapshots.
+NEVER_PUSHED = ("_*", "checkpoint-*", f"*/{UNFINISHED}*", "training_args.bin", "negative_generators/*README.md")
 # The negatives and the snapshots that generated them: a push has the latter only where it was asked for. What
 # `qcrd negatives export` wrote begins alike.
 NEGATIVES = "negatives*"

@@ -55,7 +55,7 @@ class CardTrainer(RowsTrainer):
         if (
             is_checkpoint
         ):  # whole, to be resumed from, or the student's alone; the card of an adapter names its base's path
-            return ["README.md"] + ([] if snapshots else [NEGATIVES, GENERATORS])
+            return ["*README.md"] + ([] if snapshots else [NEGATIVES, GENERATORS])
         return left_out(snapshots)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
