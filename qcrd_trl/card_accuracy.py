@@ -143,7 +143,7 @@ def accuracy_text(accuracies: Accuracies) -> str:
 def accuracy_results(accuracies: Accuracies) -> list[tuple[str, str, float]]:
     """For the metadata: the dataset's name, the metric's name and its value, of the student alone."""
     return [
-        (one_line(row.dataset), _NAMES[name], value)
+        (one_line(row.dataset) or HELD_OUT, _NAMES[name], value)
         for row in accuracies.own
         for name, value in row.values.items()
         if name in _NAMES

@@ -264,7 +264,7 @@ def _repo(name: str | None) -> str | None:
 
 def _metadatum(value: Any) -> Any:
     if value is None or isinstance(value, str):
-        return None if value is None else one_line(value)
+        return one_line(value or "") or None
     return [one_line(part) for part in value]
 
 

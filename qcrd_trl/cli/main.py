@@ -20,6 +20,7 @@ COMMANDS = {
     "score": "score rationales with a trained discriminator",
     "quality": "measure a trained discriminator on held-out rationales",
     "merge": "merge an adapter into its base, as a full model",
+    "push": "send a trained student to the Hub",
     "negatives": "export the negatives that a run generated",
 }
 

@@ -10,6 +10,7 @@ from peft import PeftModel
 from ..card_accuracy import accuracies_of_files, logged_accuracies
 from ..data.prompts import StudentFormat
 from ..hub import GENERATORS, NEGATIVES, left_out
+from ..hub_dataset import push_run_dataset
 from ..model_card import CardFacts, write_card
 from ..models import base_model
 from ..report_callback import RunReportCallback
@@ -67,6 +68,54 @@ class CardTrainer(RowsTrainer):
             write_card(Path(output_dir or self.args.output_dir), self._card_facts())
         if self.args.push_to_hub:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs,
+    ):
+        pushed = super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
+        if self.args.hub_dataset_id is not None:
+            self.push_dataset_to_hub(self.args.hub_dataset_id, private, token)
+        return pushed
+
+    push_to_hub.__doc__ = RowsTrainer.push_to_hub.__doc__
+
+    def push_dataset_to_hub(self, repo_id: str, private: bool | None = None, token: str | None = None) -> str | None:
+        """
+        Uploads the training set and the negatives that were generated, as a dataset.
+
+        Args:
+            repo_id (`str`):
+                The dataset's repository, made if there is none.
+            private (`bool`, *optional*):
+                Whether a repository that is made here is private; `hub_private_repo` of the arguments if left out.
+            token (`str`, *optional*):
+                As for `push_to_hub`.
+
+        Returns:
+            `str`: address of the commit; `None` on all processes but the main one.
+
+        Raises:
+            [`DataError`]: if the training set is a stream and there are no negatives.
+            [`HubError`]: if the Hub refuses it.
+        """
+        if not self.is_world_process_zero():
+            return None
+        args = self.args
+        return push_run_dataset(
+            repo_id,
+            self.questions,
+            args.output_dir,
+            args.preset,
+            args.hub_private_repo if private is None else private,
+            args.hub_token if token is None else token,
+            again=f"`trainer.push_dataset_to_hub({repo_id!r})`",
+        )
 
     def create_model_card(
         self,
