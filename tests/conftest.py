@@ -49,6 +49,7 @@ def hub_server(tmp_path, monkeypatch):
     with HubServer() as server:
         for name, value in {
             "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
             "HF_HUB_OFFLINE": False,
             "HF_HUB_DISABLE_XET": True,  # the large files go by LFS, which this Hub knows
             "HF_HUB_CACHE": str(tmp_path / "hub_cache"),

@@ -1,5 +1,6 @@
 """What a trainer tells of itself in its model card."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from ..card_accuracy import accuracies_of_files, logged_accuracies
 from ..data.prompts import StudentFormat
 from ..hub import GENERATORS, NEGATIVES, left_out
 from ..hub_dataset import push_run_dataset
-from ..model_card import CardFacts, write_card
+from ..model_card import CardFacts, is_path, write_card
 from ..models import base_model
 from ..report_callback import RunReportCallback
 from ..snippets import plain_snippet, qcrd_snippet
 from .rows import RowsTrainer
 
+
+logger = logging.getLogger(__name__)
 
 _RATIONALES = (
     *(
@@ -78,6 +81,13 @@ class CardTrainer(RowsTrainer):
         private: bool | None = None,
         **kwargs,
     ):
+        facts = self._card_facts()
+        if facts.is_adapter and facts.base_model and is_path(facts.base_model) and self.is_world_process_zero():
+            logger.warning(
+                "The base of this adapter is the local folder %r: who loads the adapter from the Hub needs that folder. Train "
+                "from a base of the Hub, or push what `qcrd merge` writes.",
+                facts.base_model,
+            )
         pushed = super().push_to_hub(commit_message, blocking, token, revision, private, **kwargs)
         if self.args.hub_dataset_id is not None:
             self.push_dataset_to_hub(self.args.hub_dataset_id, private, token)
