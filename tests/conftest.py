@@ -41,6 +41,7 @@ def hub_server(tmp_path, monkeypatch):
     """A Hub on loopback, which `huggingface_hub` takes for the only one; its client waits for nothing and knows a token."""
     from types import SimpleNamespace
 
+    import huggingface_hub.hf_api
     import huggingface_hub.utils._http as http
     import transformers.utils.hub
     from hub_server import TOKEN, HubServer
@@ -55,6 +56,7 @@ def hub_server(tmp_path, monkeypatch):
             "HF_HUB_CACHE": str(tmp_path / "hub_cache"),
         }.items():
             monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
         monkeypatch.setattr(http, "time", SimpleNamespace(**{**vars(http.time), "sleep": lambda seconds: None}))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
