@@ -142,7 +142,7 @@ def model_card(facts: CardFacts, pictures: Mapping[str, str] | None = None) -> M
         versions=_versions(),
         citations=[_QCRD] + [_DSS] * facts.preset.startswith("dss"),
     )
-    return ModelCard(content)
+    return ModelCard(content.rstrip() + "\n")
 
 
 def write_card(folder: Path, facts: CardFacts) -> Path:

@@ -12,6 +12,7 @@ from ..card_accuracy import accuracies_of_files, logged_accuracies
 from ..data.prompts import StudentFormat
 from ..hub import GENERATORS, NEGATIVES, left_out
 from ..hub_dataset import push_run_dataset
+from ..markdown import code
 from ..model_card import CardFacts, is_path, write_card
 from ..models import base_model
 from ..report_callback import RunReportCallback
@@ -229,12 +230,12 @@ class CardTrainer(RowsTrainer):
 def _tasks(form: StudentFormat) -> str:
     asked = []
     if form.predicts:
-        asked.append(f"the prefix `{form.predict_prefix}` asks for the answer")
+        asked.append(f"the prefix {code(form.predict_prefix)} asks for the answer")
     if form.explains:
         asked.append(
-            f"the prefix `{form.explain_prefix}` for a rationale"
+            f"the prefix {code(form.explain_prefix)} for a rationale"
             if asked
-            else f"the prefix `{form.explain_prefix}` asks for a rationale"
+            else f"the prefix {code(form.explain_prefix)} asks for a rationale"
         )
     return (
         f"Before a question, {' and '.join(asked)}. `qcrd_format.json` holds the form that the student was taught in."
