@@ -12,10 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from .errors import ModelError
+from .repositories import is_repo_name
+from .repositories import student_folder as repository_folder
 
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
+DISCRIMINATOR_FOLDER = "discriminator"
 
 
 class RationaleDiscriminator(nn.Module):
@@ -109,18 +112,31 @@ class RationaleDiscriminator(nn.Module):
         save_head(self, Path(save_directory), kind="student")
 
     @classmethod
-    def from_pretrained(cls, path: str | os.PathLike) -> "RationaleDiscriminator":
+    def from_pretrained(
+        cls,
+        path_or_repo: str | os.PathLike,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike | None = None,
+    ) -> "RationaleDiscriminator":
         """
         Loads a discriminator that [`~RationaleDiscriminator.save_pretrained`] wrote.
 
         Args:
-            path (`str` or `os.PathLike`):
-                Its folder, or a trained model's folder that holds it as `discriminator/`.
+            path_or_repo (`str` or `os.PathLike`):
+                Its folder, or a trained model's folder that holds it as `discriminator/`; or a repository of the Hub that is
+                one of these. A path that exists is never taken for a name.
+            revision (`str`, *optional*):
+                Branch, tag or commit of the repository.
+            token (`str` or `bool`, *optional*):
+                Token for the Hub; that of `huggingface_hub` if left out.
+            cache_dir (`str` or `os.PathLike`, *optional*):
+                Where downloads are kept.
 
         Raises:
             [`ModelError`]: if the folder holds no discriminator of kind `student`, or its files do not belong together.
         """
-        folder = find_discriminator(path)
+        folder = find_discriminator(discriminator_path(path_or_repo, revision, token, cache_dir))
         config = read_config(folder)
         if config.get("kind") != "student":
             own = " One with an encoder of its own reads texts: load it with RationaleScorer.from_pretrained."
@@ -182,3 +198,21 @@ def load_head(folder: Path, config: dict[str, Any]) -> RationaleDiscriminator:
 
 def _has_files(folder: Path) -> bool:
     return (folder / WEIGHTS_NAME).is_file() and (folder / CONFIG_NAME).is_file()
+
+
+def discriminator_path(
+    path_or_repo: str | os.PathLike,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike | None = None,
+) -> Path:
+    """The folder that a discriminator of either kind is looked for in: a path as it is, a repository once it is here."""
+    path = Path(path_or_repo)
+    if path.exists() or not is_repo_name(str(path_or_repo)):
+        return path
+    beside = f"{DISCRIMINATOR_FOLDER}/*"
+    folder = repository_folder(path_or_repo, revision, token, cache_dir, only=[beside])
+    if (folder / DISCRIMINATOR_FOLDER).is_dir():
+        return folder
+    files = [CONFIG_NAME, WEIGHTS_NAME, "encoder/*", beside]  # a repository of its own
+    return repository_folder(path_or_repo, revision, token, cache_dir, only=files)

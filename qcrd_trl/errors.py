@@ -27,3 +27,7 @@ class TrainingError(QCRDError, RuntimeError):
 
 class TeacherError(QCRDError, RuntimeError):
     """A teacher that cannot be reached, refuses its key, or does not know its model."""
+
+
+class HubError(QCRDError, RuntimeError):
+    """A Hub that refuses what it is sent, or cannot be reached. What was to be sent lies where it was."""

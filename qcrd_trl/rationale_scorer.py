@@ -13,7 +13,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPI
 
 from .data.pairs import PairTokenizer
 from .data.prompts import Prompt
-from .discriminator import CONFIG_NAME, RationaleDiscriminator, find_discriminator, load_head, read_config, save_head
+from .discriminator import (
+    CONFIG_NAME,
+    RationaleDiscriminator,
+    discriminator_path,
+    find_discriminator,
+    load_head,
+    read_config,
+    save_head,
+)
 from .errors import ConfigError, DataError, ModelError
 from .files import whole_folder
 from .models import first_line, load_tokenizer
@@ -246,23 +254,36 @@ class RationaleScorer(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, path: str | os.PathLike, freeze_encoder: bool = False, **kwargs: Any
+        cls,
+        path_or_repo: str | os.PathLike,
+        freeze_encoder: bool = False,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike | None = None,
+        **kwargs: Any,
     ) -> "RationaleScorer":
         """
         Loads a discriminator that [`~RationaleScorer.save_pretrained`] wrote.
 
         Args:
-            path (`str` or `os.PathLike`):
-                Its folder, or a trained model's folder that holds it as `discriminator/`.
+            path_or_repo (`str` or `os.PathLike`):
+                Its folder, or a trained model's folder that holds it as `discriminator/`; or a repository of the Hub that is
+                one of these.
             freeze_encoder (`bool`, *optional*, defaults to `False`):
                 Whether the head alone is to be trained further.
+            revision (`str`, *optional*):
+                Branch, tag or commit of the repository.
+            token (`str` or `bool`, *optional*):
+                Token for the Hub; that of `huggingface_hub` if left out.
+            cache_dir (`str` or `os.PathLike`, *optional*):
+                Where downloads are kept.
             kwargs:
                 Further keyword arguments for the encoder's `from_pretrained`.
 
         Raises:
             [`ModelError`]: if the folder holds no discriminator of this kind, or its files do not belong together.
         """
-        folder = find_discriminator(path)
+        folder = find_discriminator(discriminator_path(path_or_repo, revision, token, cache_dir))
         config = read_config(folder)
         if config.get("kind") != "encoder":
             raise ModelError(

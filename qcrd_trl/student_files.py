@@ -2,76 +2,16 @@
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from .discriminator import CONFIG_NAME, RationaleDiscriminator
 from .errors import ModelError
+from .repositories import student_folder
 
 
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 DISCRIMINATOR_FOLDER = "discriminator"
-
-# What a student is loaded from. No pickles, and nothing of a run that a repository may hold beside it.
-_DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
-_LEFT_OUT = ["checkpoint-*/*", "negatives*", "negative_generators/*", "plots/*", "runs/*"]
-_REPO_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
-
-
-def student_folder(
-    path_or_repo: str | os.PathLike,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | os.PathLike | None = None,
-    trust_remote_code: bool = False,
-) -> Path:
-    """
-    The folder of a saved student, downloaded from the Hub if it is a repository's name.
-
-    Args:
-        path_or_repo (`str` or `os.PathLike`):
-            A folder, or the name of a repository. A path that exists is never taken for a name.
-        revision (`str`, *optional*):
-            Branch, tag or commit of the repository.
-        token (`str` or `bool`, *optional*):
-            Token for the Hub; that of `huggingface_hub` if left out.
-        cache_dir (`str` or `os.PathLike`, *optional*):
-            Where downloads are kept; where `huggingface_hub` keeps them if left out.
-        trust_remote_code (`bool`, *optional*, defaults to `False`):
-            Whether Python files are downloaded too.
-
-    Raises:
-        [`ModelError`]: if there is no such folder, and no repository can be had.
-    """
-    path = Path(path_or_repo).expanduser()
-    if path.is_dir():
-        if revision is not None:
-            raise ModelError(f"{str(path_or_repo)!r} is a folder and has no revision {revision!r}: leave it out.")
-        return path
-    if path.exists():
-        raise ModelError(f"{str(path_or_repo)!r} is a file: name the folder of a saved student.")
-    name = str(path_or_repo)
-    if not _REPO_NAME.fullmatch(name):
-        raise ModelError(f"There is no folder {name!r}: name the folder of a saved student, or its repository.")
-    from huggingface_hub import snapshot_download
-
-    try:
-        found = snapshot_download(
-            name,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            allow_patterns=_DOWNLOADED + ["*.py"] * trust_remote_code,
-            ignore_patterns=_LEFT_OUT,
-        )
-    except (OSError, ValueError) as err:  # the errors of huggingface_hub are of these kinds
-        at = "" if revision is None else f" at revision {revision!r}"
-        raise ModelError(
-            f"There is no folder {name!r}, and no repository of this name{at} could be had from the Hub: "
-            f"{' '.join(str(err).split())[:300]}"
-        ) from err
-    return Path(found)
 
 
 def check_student_folder(folder: Path, name: str) -> bool:

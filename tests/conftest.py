@@ -39,3 +39,30 @@ def saved_student(tmp_path_factory):
         return made[kind]
 
     return get
+
+
+@pytest.fixture
+def hub_server(tmp_path, monkeypatch):
+    """A Hub on loopback, which `huggingface_hub` takes for the only one; its client waits for nothing and knows a token."""
+    from types import SimpleNamespace
+
+    import huggingface_hub.hf_api
+    import huggingface_hub.utils._http as http
+    import transformers.utils.hub
+    from hub_server import TOKEN, HubServer
+    from huggingface_hub import constants
+
+    with HubServer() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,  # the large files go by LFS, which this Hub knows
+            "HF_HUB_CACHE": str(tmp_path / "hub_cache"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", server.url)
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
+        monkeypatch.setattr(http, "time", SimpleNamespace(**{**vars(http.time), "sleep": lambda seconds: None}))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server

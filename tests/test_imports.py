@@ -86,6 +86,8 @@ TRAINER_PARTS = (
     *(
         "checkpoints",
         "discriminator_update",
+        "hub",
+        "hub_options",
         "meter",
         "negatives",
         "objective",
@@ -101,7 +103,10 @@ TRAINER_PARTS = (
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.
 RULES = [
-    ((".records", ".errors", ".answers", ".version", ".diversity"), (*HEAVY, "numpy", "scipy")),
+    (
+        (".records", ".errors", ".answers", ".version", ".diversity", ".markdown", ".repositories"),
+        (*HEAVY, "numpy", "scipy"),
+    ),
     ((".run_log",), (*(HEAVY - {"safetensors"}), "numpy", "scipy", ".trainer", ".callbacks", ".cli")),
     ((".losses",), (*(HEAVY - {"torch"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks")),
     (

@@ -22,6 +22,7 @@ COMMANDS = {
     "quality": "measure a trained discriminator on held-out rationales",
     "merge": "merge an adapter into its base, as a full model",
     "discriminator": "pretrain a discriminator that scores rationales by their texts",
+    "push": "send a trained student to the Hub",
     "negatives": "export the negatives that a run generated",
 }
 

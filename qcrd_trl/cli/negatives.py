@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import ConfigError, DataError
+from ..data.generated import COLUMNS, named_iterations, read_negatives
+from ..errors import ConfigError
 from ..files import whole_file
 from .common import CommandParser
 
 
-COLUMNS = (
-    *("id", "prompt", "negative", "iteration", "snapshot", "seed", "temperature", "quality"),
-    *("is_finished", "reaches_label"),
-)
 DEFAULT_NAME = "negatives.parquet"
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
 
@@ -102,47 +98,8 @@ def main(argv: Sequence[str]) -> int:
     table = read_negatives(Path(args.output_dir).expanduser(), args.iteration)
     write_negatives(table, args.path)
     iterations = sorted(set(table.column("iteration").to_pylist()))
-    print(f"Wrote {_counted(len(table), 'negative')} of {_named(iterations)} to {args.path}")
+    print(f"Wrote {_counted(len(table), 'negative')} of {named_iterations(iterations)} to {args.path}")
     return 0
-
-
-def read_negatives(folder: Path, iteration: int | None = None) -> pa.Table:
-    """
-    The negatives that a run or a checkpoint holds.
-
-    Args:
-        folder (`Path`): `output_dir` of a run, or a checkpoint.
-        iteration (`int`, *optional*): only this iteration.
-
-    Returns:
-        `pyarrow.Table`: the columns of `COLUMNS`, a row a negative, iteration after iteration.
-
-    Raises:
-        DataError: there are none, or they are damaged.
-    """
-    from ..data.store import ROWS_NAME, NegativeStore
-
-    stores = _stores(folder)
-    if not stores:
-        what = "holds no generated negatives" if folder.is_dir() else "is no folder"
-        raise DataError(
-            f"{folder} {what}. Name the output_dir of a run that was trained with negative_source self, both or fixed, or "
-            "one of its checkpoints."
-        )
-    if iteration is not None and iteration not in stores:
-        raise DataError(f"There is no iteration {iteration} in {folder}: it has {_named(list(stores))}.")
-    chosen = list(stores) if iteration is None else [iteration]
-    tables = []
-    for number in chosen:
-        NegativeStore.load(stores[number])  # raises if it is damaged
-        table = pq.read_table(stores[number] / ROWS_NAME, columns=list(COLUMNS))
-        if len(table):  # one without rows does not tell whether its prompts are texts or messages
-            tables.append(table.select(COLUMNS).replace_schema_metadata())
-    if not tables:
-        raise DataError(
-            f"{folder} has no negatives of {_named(chosen)}: no sample became one (negatives/kept in the log)."
-        )
-    return pa.concat_tables(tables)
 
 
 def write_negatives(table: pa.Table, path: Path) -> None:
@@ -167,18 +124,6 @@ def write_negatives(table: pa.Table, path: Path) -> None:
             write((row for batch in table.to_batches(1000) for row in batch.to_pylist()), file)
 
 
-def _stores(folder: Path) -> dict[int, Path]:
-    """Folder of each iteration's store, in order."""
-    from ..data.store import NEGATIVES_FOLDER, STATE_NAME, NegativeStore
-
-    place = folder / NEGATIVES_FOLDER
-    if (place / STATE_NAME).is_file():  # of a checkpoint
-        return {NegativeStore.load(place).iteration: place}
-    found = (re.fullmatch(r"iteration-(\d{4,})", path.name) for path in (place.iterdir() if place.is_dir() else ()))
-    numbers = sorted((int(match.group(1)), match.group()) for match in found if match)
-    return {number: place / name for number, name in numbers}
-
-
 def _write_lines(rows: Iterator[dict[str, Any]], file: TextIO) -> None:
     for row in rows:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -200,15 +145,3 @@ def _write_csv(rows: Iterator[dict[str, Any]], file: TextIO) -> None:
 
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def _named(iterations: Sequence[int]) -> str:
-    """`iteration 3`, or `iterations 0 to 3, 5`."""
-    runs: list[list[int]] = []
-    for number in iterations:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    parts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
-    return f"iteration{'' if len(iterations) == 1 else 's'} {', '.join(parts)}"

@@ -84,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if args.report_plots and is_selection(Path(script.dataset).expanduser()):
         set_selection(trainer, selection_of(Path(script.dataset).expanduser()))
+    trainer.dataset_name = script.dataset
     result = trainer.train(resume_from_checkpoint=_checkpoint(script, args))
-    trainer.save_model()
+    trainer.save_model(_internal_call=args.push_to_hub)  # a push that fails must not cost what is yet to be written
     trainer.log_metrics("train", result.metrics)
     trainer.save_metrics("train", result.metrics)
     trainer.save_state()
@@ -95,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         trainer.save_metrics("eval", metrics)
     if args.push_to_hub:
         trainer.push_to_hub()
+    elif eval_dataset is not None:
+        trainer.create_model_card()  # with what was measured in the end
     if trainer.is_world_process_zero():
         print(f"Saved the student to {args.output_dir}")
     return 0

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,22 +114,6 @@ class ResumableTrainer(Trainer):
             for part in self.checkpoint_parts:
                 part.load_checkpoint(Path(checkpoint))
 
-    # ---- Hub ----
-
-    def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
-        """Patterns of what is not uploaded, of `output_dir` or of a checkpoint."""
-        return []
-
-    def push_to_hub(self, *args, **kwargs):
-        with _uploads_without(self._left_out_of_pushes):
-            return super().push_to_hub(*args, **kwargs)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._aside is not None:
-            return  # pushed once it is in its place
-        with _uploads_without(self._left_out_of_pushes):
-            super()._push_from_checkpoint(checkpoint_folder)
-
 
 class MeterPart:
     """
@@ -165,28 +147,3 @@ def _cannot_write(run_dir: Path, name: str, err: Exception) -> str:
     whole = sorted(whole, key=lambda name: int(name[11:]))
     newest = f"The newest whole checkpoint is {whole[-1]}." if whole else "There is no earlier checkpoint."
     return f"{name} could not be written to {str(run_dir)!r}: {err}. {newest} Make room, and resume from it."
-
-
-@contextmanager
-def _uploads_without(left_out: Callable[[bool], list[str]]) -> Iterator[None]:
-    """Adds to the patterns that the base class, which has no argument for it, leaves out of its uploads."""
-    module = transformers.trainer
-    name = "hf_api" if hasattr(module, "hf_api") else "upload_folder"
-    original = getattr(module, name)
-
-    def upload(upload_folder: Callable, **kwargs):
-        patterns = left_out(kwargs.get("path_in_repo") is not None)
-        return upload_folder(**{**kwargs, "ignore_patterns": [*(kwargs.get("ignore_patterns") or []), *patterns]})
-
-    class Api:
-        def __getattr__(self, attribute: str):
-            return getattr(original(), attribute)
-
-        def upload_folder(self, **kwargs):
-            return upload(original().upload_folder, **kwargs)
-
-    setattr(module, name, Api if name == "hf_api" else lambda **kwargs: upload(original, **kwargs))
-    try:
-        yield
-    finally:
-        setattr(module, name, original)

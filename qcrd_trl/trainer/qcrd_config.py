@@ -19,6 +19,7 @@ from ..losses import (
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
 from .accuracy_options import AccuracyOptions
 from .checks import Switch, at_least_one, check_discriminator, not_negative, one_of, switch
+from .hub_options import HubOptions
 from .presets import PRESETS
 from .report_options import ReportOptions
 
@@ -28,7 +29,7 @@ PICKS = ("min", "max")  # reductions that leave all rationales but one without a
 
 
 @dataclass
-class QCRDConfig(AccuracyOptions, ReportOptions, TrainingArguments):
+class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
     r"""
     Configuration class for the [`QCRDTrainer`].
 
@@ -195,6 +196,11 @@ class QCRDConfig(AccuracyOptions, ReportOptions, TrainingArguments):
             the terminal, and as a table in what `report_to` names (`wandb`, `trackio`; a text in `tensorboard`).
         num_rationales_to_log (`int`, *optional*, defaults to `3`):
             Questions whose rationales are shown then, one of each source.
+
+        > Parameters that control what goes to the Hub
+
+        hub_dataset_id (`str`, *optional*):
+            Dataset repository that `push_to_hub` also sends the training set and the generated negatives to.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
@@ -410,6 +416,7 @@ class QCRDConfig(AccuracyOptions, ReportOptions, TrainingArguments):
         for name in ("learning_rate", "encoder_learning_rate", "weight_decay", "max_grad_norm"):
             not_negative(f"discriminator_{name}", getattr(self, f"discriminator_{name}"))
         self.check_accuracy()
+        self.check_hub()
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
                 at_least_one(name, getattr(self, name))

@@ -16,19 +16,18 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
 from ..data.prompts import StudentFormat
-from ..data.store import NEGATIVES_FOLDER, NegativeStore
+from ..data.store import NegativeStore
 from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..evaluation_callback import AccuracyCallback
-from ..files import UNFINISHED
 from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
 from ..rationale_scorer import RationaleScorer
 from ..report_callback import report_callbacks
 from ..run_log import SCORES
-from ..snapshots import SNAPSHOTS_FOLDER
+from .card import CardTrainer
 from .checkpoints import MeterPart
 from .discriminator_update import DISCRIMINATOR_FOLDER, load_scorer, update_of
 from .engine import ScoringEngine, for_later
@@ -36,12 +35,11 @@ from .meter import Meter
 from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
 from .qcrd_config import QCRDConfig
-from .rows import RowsTrainer
 from .score_counts import ScoreCounts
 from .scoring import RowScores
 
 
-class QCRDTrainer(RowsTrainer):
+class QCRDTrainer(CardTrainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
@@ -383,9 +381,10 @@ class QCRDTrainer(RowsTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
-        if not self.args.should_save:
-            return
-        folder = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            self._write_beside(Path(output_dir or self.args.output_dir))
+
+    def _write_beside(self, folder: Path) -> None:
         self.student_format.save_pretrained(folder)
         if self.discriminator is not None:
             self.discriminator.save_pretrained(folder / DISCRIMINATOR_FOLDER)
@@ -400,11 +399,6 @@ class QCRDTrainer(RowsTrainer):
             scores = self._generated.take_scores()
             for part in gather_object([scores]) if self.args.world_size > 1 else [scores]:
                 self.negatives.set_quality(part)
-
-    def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
-        if not self.args.save_negative_generators:
-            return [f"{NEGATIVES_FOLDER}*", f"{SNAPSHOTS_FOLDER}/*"]  # what `qcrd negatives export` wrote, too
-        return [f"*/{UNFINISHED}*"] if is_checkpoint else [f"{NEGATIVES_FOLDER}*", f"*/{UNFINISHED}*"]
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

@@ -13,7 +13,7 @@ from ..data.pairs import PairTokenizer
 from ..data.prompts import StudentFormat
 from ..data.tokenize import DISCRIMINATOR_COLUMNS, RowTokenizer
 from ..errors import ConfigError
-from .checkpoints import ResumableTrainer
+from .hub import HubTrainer
 from .qcrd_config import QCRDConfig
 
 
@@ -38,7 +38,7 @@ class EvaluationPart(Protocol):
         """Metrics, by their names with the prefix, of rows as the user has them. Called on every process."""
 
 
-class RowsTrainer(ResumableTrainer):
+class RowsTrainer(HubTrainer):
     """
     A [`~transformers.Trainer`] whose datasets have the columns of [`QCRDTrainer`].
 
