@@ -296,6 +296,8 @@ def sample(args: SampleArguments) -> SamplingReport:
         how = SamplingSettings(args.temperature, args.top_p, args.max_new_tokens, stop)
         with SamplesFile(args.output, _settings(args, teacher, prompt, how), args.allow_other_settings) as file:
             report = check_questions(questions, prompt, file, args.num_samples, teacher.chat)
+            if not report.wanted:
+                file.begin()  # a shard without a question has its file too, so that all can be put together
             if report.found == report.wanted:
                 return report
             teacher.check()
