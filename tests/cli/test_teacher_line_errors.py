@@ -162,7 +162,7 @@ class Teacher(serving.FaultServer):
 KINDS = {
     "choice": (
         {"prompt": "Where is money kept?", "label": "B", "choices": {"A": "river", "B": "bank", "C": "tree"}},
-        ["--choices_column", "choices"],
+        [],
         [
             "<Explanation>: Banks keep it.\n<Answer>: B",
             "<Explanation>: Vaults are in banks.\n<Answer>: (B) bank",

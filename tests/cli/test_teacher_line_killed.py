@@ -80,3 +80,17 @@ def test_killed_and_run_again_against_a_server(tmp_path):
         assert len(server.seen) <= 120 + 2 * CONCURRENCY
         assert "360 of 360 samples of 120 questions" in out
     assert sorted(keys(samples)) == sorted((f"q{i}", index) for i in range(120) for index in range(3))
+
+
+def test_ctrl_c_with_requests_in_flight(tmp_path):
+    """Requests that go on in their threads would keep the process, or end it with a traceback and without the count."""
+    rows = [{"id": f"q{i}", "prompt": f"Tom has {i} figs and gets 2. How many?"} for i in range(120)]
+    questions, samples = write_questions(tmp_path / "questions.jsonl", rows), tmp_path / "samples.jsonl"
+    with Waiting(30) as server:
+        process = start(flags(questions, server, samples, "--max_concurrency", str(CONCURRENCY)))
+        assert server.reached.wait(300), process.communicate()[1]
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=300)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert f"stopped by Ctrl-C: {len(keys(samples))} of 600 samples" in error
