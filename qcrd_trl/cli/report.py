@@ -3,21 +3,23 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from ..answers import TASK_KINDS
-from ..data.sources import DATA_SUFFIXES, REPORT_FILE, load_rows
+from ..data.sources import DATA_SUFFIXES, PEEK, REPORT_FILE, load_rows
 from ..data.text_files import suffix
 from ..errors import ConfigError, DataError
 from ..files import whole_file
 from ..run_log import RUN_LOG_FILE, is_run, read_run
+from ..sampling.completions import PARSING, parsing_of
+from ..sampling.questions import find_columns, is_samples_file
 from ..sampling.sample_report import SamplesReport
-from ..sampling.sample_rows import SampleColumns, read_sample_lines, samples_of_rows
+from ..sampling.sample_rows import samples_of_rows
 from ..version import __version__
 from .common import parse_arguments
 from .report_selection import read_selection, selection_of
@@ -56,6 +58,8 @@ class ReportArguments:
             Column of the question's key; `id` if left out and there.
         settings_hash (`str`, *optional*):
             Report only the samples of this settings hash.
+        parse_completions (`str`, *optional*, defaults to `"auto"`):
+            Whether explanation and answer are told apart, as `qcrd select` does: `"always"`, `"never"`, or `"auto"`.
         split (`str`, *optional*):
             Split to read; the only one or `train` when left out.
         dataset_config (`str`, *optional*):
@@ -83,6 +87,12 @@ class ReportArguments:
     choices_column: str | None = field(default=None, metadata={"help": "Column of the options; choices."})
     id_column: str | None = field(default=None, metadata={"help": "Column of the question's key; id."})
     settings_hash: str | None = field(default=None, metadata={"help": "Only the samples of this settings hash."})
+    parse_completions: str = field(
+        default="auto",
+        metadata={
+            "help": f"Whether explanation and answer are told apart, as in `qcrd select`: {', '.join(PARSING)}."
+        },
+    )
     split: str | None = field(default=None, metadata={"help": "Split to read; train or the only one if left out."})
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of a dataset on the Hub."})
     task_callable: str | None = field(
@@ -97,6 +107,7 @@ class ReportArguments:
             raise ConfigError(f"Unknown task_kind {self.task_kind!r}: expected one of {', '.join(TASK_KINDS)}.")
         if self.task_kind is not None and self.task_callable is not None:
             raise ConfigError(f"Give task_kind {self.task_kind!r} or task_callable, not both.")
+        parsing_of(self.parse_completions, is_samples_file=False)
         if self.json is not None and Path(self.json).expanduser().is_dir():
             raise ConfigError(f"--json {self.json} is a folder: give a file.")
 
@@ -182,13 +193,18 @@ def report_samples(args: ReportArguments, notes: list[str] | None = None) -> dic
     """
     source = Path(args.samples).expanduser()
     notes = [] if notes is None else notes
-    columns = SampleColumns(
-        **{name: getattr(args, f"{name}_column") for name in ("prompt", "label", "samples", "id", "choices")}
+    task_kind = _task_kind(args, source)
+    rows = load_rows(args.samples, args.split, args.dataset_config, peek=PEEK, note=notes.append)
+    columns = find_columns(
+        rows,
+        task_kind,
+        **{part: getattr(args, f"{part}_column") for part in ("prompt", "label", "samples", "id", "choices")},
     )
-    report = SamplesReport(_task_kind(args, source))
+    report = SamplesReport(task_kind, parsing_of(args.parse_completions, is_samples_file(rows)))
     others: set[str] = set()
-    with _open_rows(args, source, notes.append) as (rows, text_cells):
-        for question, sample in samples_of_rows(rows, columns, str(args.samples), text_cells):
+    with tqdm(total=rows.num_rows, desc="reading", unit=" rows", file=sys.stderr) as bar:
+        for question, sample in samples_of_rows(rows, columns):
+            bar.update(question.row + 1 - bar.n)
             if args.settings_hash is not None and (sample or {}).get("settings_hash") != args.settings_hash:
                 others.add(str((sample or {}).get("settings_hash")))
                 continue
@@ -203,33 +219,6 @@ def report_samples(args: ReportArguments, notes: list[str] | None = None) -> dic
     if report.repeated:
         notes.append(f"{report.repeated:,} samples stand more than once; each is counted once.")
     return described
-
-
-class _open_rows:
-    """The rows of the source, with a progress bar on stderr while they are read."""
-
-    def __init__(self, args: ReportArguments, source: Path, note: Callable[[str], None]):
-        if source.is_file() and suffix(source) == ".jsonl":
-            total, unit = source.stat().st_size, {"unit": "B", "unit_scale": True}
-            self._lines: Iterator[tuple[Mapping[str, Any], int]] = read_sample_lines(source, note)
-            self._text_cells = False
-        else:
-            rows = load_rows(args.samples, args.split, args.dataset_config)
-            total, unit = rows.num_rows, {"unit": " rows"}
-            self._lines = ((row, 1) for row in rows)
-            self._text_cells = rows.text_cells
-        self._bar = tqdm(total=total, desc="reading", file=sys.stderr, **unit)
-
-    def __enter__(self) -> tuple[Iterator[Mapping[str, Any]], bool]:
-        return self._rows(), self._text_cells
-
-    def __exit__(self, *error: Any) -> None:
-        self._bar.close()
-
-    def _rows(self) -> Iterator[Mapping[str, Any]]:
-        for row, size in self._lines:
-            self._bar.update(size)
-            yield row
 
 
 def _task_kind(args: ReportArguments, source: Path) -> Any:
@@ -321,7 +310,8 @@ def _provenance(args: ReportArguments) -> dict[str, Any]:
 
 def _refuse_flags(args: ReportArguments, why: str, other: str, allowed: Sequence[str] = ()) -> None:
     known = ("samples", "output_dir", "json", *allowed)
-    given = [name for name, value in asdict(args).items() if value is not None and name not in known]
+    defaults = {part.name: part.default for part in fields(args)}
+    given = [name for name, value in asdict(args).items() if value != defaults[name] and name not in known]
     if given:
         raise ConfigError(f"{why}: leave out --{', --'.join(given)}, or name {other}.")
 

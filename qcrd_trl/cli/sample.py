@@ -12,7 +12,7 @@ from ..data.samples_file import SamplesFile
 from ..data.shards import check_shard
 from ..data.sources import load_rows
 from ..errors import ConfigError, QCRDError
-from ..sampling.questions import Columns
+from ..sampling.questions import find_columns
 from ..sampling.teacher_prompts import TeacherPrompt, load_prompt
 from ..sampling.teacher_run import SamplingReport, TeacherQuestions, check_questions, run_teacher
 from ..sampling.teachers import BACKENDS, load_teacher
@@ -112,7 +112,7 @@ class SampleArguments:
         label_column (`str`, *optional*, defaults to `"label"`):
             Column of the gold answers, which are kept with the samples and never shown to the teacher. May be absent.
         choices_column (`str`, *optional*):
-            Column of the options of a multiple-choice question.
+            Column of the options of a multiple-choice question. Left out: `choices`, if there and `task_kind` is `"choice"`.
         id_column (`str`, *optional*, defaults to `"id"`):
             Column of a unique key. Where no column `id` exists, the row number is the key.
         split (`str`, *optional*):
@@ -279,16 +279,20 @@ def sample(args: SampleArguments) -> SamplingReport:
         [`ConfigError`], [`DataError`]: before any sample is asked for.
         [`TeacherError`]: the teacher cannot be reached, or cannot go on.
     """
+    rows = load_rows(args.dataset, args.split, args.dataset_config)
+    columns = find_columns(
+        rows,
+        args.task_kind,
+        **{part: getattr(args, f"{part}_column") for part in ("prompt", "label", "choices", "id")},
+    )
     prompt = load_prompt(
         args.task_kind,
-        args.choices_column is not None,
+        columns.choices is not None,
         args.prompt_file,
         args.few_shot_file,
         args.num_few_shot,
         args.system_prompt,
     )
-    rows = load_rows(args.dataset, args.split, args.dataset_config)
-    columns = _columns(args, rows.column_names)
     questions = TeacherQuestions(rows, columns, args.num_shards, args.shard_index, args.max_questions)
     teacher = _teacher(args)
     try:
@@ -296,6 +300,8 @@ def sample(args: SampleArguments) -> SamplingReport:
         how = SamplingSettings(args.temperature, args.top_p, args.max_new_tokens, stop)
         with SamplesFile(args.output, _settings(args, teacher, prompt, how), args.allow_other_settings) as file:
             report = check_questions(questions, prompt, file, args.num_samples, teacher.chat)
+            if not report.wanted:
+                file.begin()  # a shard without a question has its file too, so that all can be put together
             if report.found == report.wanted:
                 return report
             teacher.check()
@@ -335,16 +341,6 @@ def _settings(args: SampleArguments, teacher: Teacher, prompt: TeacherPrompt, ho
         "chat": teacher.chat,
         "seed": args.seed,
     }
-
-
-def _columns(args: SampleArguments, present: list[str]) -> Columns:
-    """A column that has its default name may be absent."""
-    return Columns(
-        prompt=args.prompt_column,
-        label=None if args.label_column == "label" and "label" not in present else args.label_column,
-        id=None if args.id_column == "id" and "id" not in present else args.id_column,
-        choices=args.choices_column,
-    )
 
 
 def _how_to_go_on(args: SampleArguments) -> str:

@@ -14,21 +14,17 @@ from tqdm import tqdm
 
 from ..answers import TASK_KINDS
 from ..data.shards import check_shard
-from ..data.sources import REPORT_FILE, Rows, load_rows
-from ..data.text_files import APPENDED_COLUMNS
+from ..data.sources import PEEK, REPORT_FILE, Rows, load_rows
 from ..errors import ConfigError, DataError
 from ..sampling.chunks import Chunks, Part
-from ..sampling.questions import Columns
+from ..sampling.completions import parsing_of
+from ..sampling.questions import find_columns, is_samples_file
 from ..sampling.report import SelectionReport
 from ..sampling.selecting import Selected, SelectionSettings, load_callable, select_chunk
 from ..sampling.self_consistency import check_agreement, check_label_source, check_near_duplicates
 from ..sampling.workers import map_in_order
 from .common import parse_arguments
 from .select_output import TRAIN_FILE, TrainingSetWriter, check_output, staging_folder
-
-
-PARSING = {"auto": None, "always": True, "never": False}
-_PEEK = 1000  # rows that a file's columns are taken from
 
 
 @dataclass
@@ -58,7 +54,7 @@ class SelectArguments:
         samples_column (`str`, *optional*):
             Column of the samples: a list a row, or one text a row. Left out: `rationales`, or else `text`.
         choices_column (`str`, *optional*):
-            Column of the options of a multiple-choice question. Left out: `choices` of a samples file.
+            Column of the options of a multiple-choice question. Left out: `choices`, if there.
         id_column (`str`, *optional*, defaults to `"id"`):
             Column of a unique key. Where no column `id` exists, the row number is the key.
         split (`str`, *optional*):
@@ -168,10 +164,7 @@ class SelectArguments:
         for name in ("max_samples", "num_workers"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.parse_completions not in PARSING:
-            raise ConfigError(
-                f"Unknown parse_completions {self.parse_completions!r}: expected one of {', '.join(PARSING)}."
-            )
+        parsing_of(self.parse_completions, is_samples_file=False)
         if self.min_quality is not None and self.discriminator is None:
             raise ConfigError("min_quality needs scores: name a --discriminator, or leave it out.")
         if self.min_quality is not None and not 0 < self.min_quality < 1:
@@ -213,12 +206,16 @@ def select(args: SelectArguments) -> SelectionReport:
         from ..rationale_scorer import RationaleScorer
 
         scorer = RationaleScorer.from_pretrained(args.discriminator)
-    rows = load_rows(args.samples, args.split, args.dataset_config, peek=_PEEK)
+    rows = load_rows(args.samples, args.split, args.dataset_config, peek=PEEK)
     report = SelectionReport(args.label_source, dataclasses.asdict(args))
     with staging_folder(output) as folder:
-        chunks = Chunks(
-            rows, _columns(args, rows), Part(args.num_shards, args.shard_index, args.settings_hash), folder
+        columns = find_columns(
+            rows,
+            args.task_kind,
+            **{part: getattr(args, f"{part}_column") for part in ("prompt", "label", "samples", "id", "choices")},
+            needs_label=args.label_source == "gold",
         )
+        chunks = Chunks(rows, columns, Part(args.num_shards, args.shard_index, args.settings_hash), folder)
         with (
             TrainingSetWriter(folder / TRAIN_FILE, with_scores=scorer is not None) as writer,
             closing(_selected(args, rows, chunks)) as results,
@@ -243,7 +240,6 @@ def select(args: SelectArguments) -> SelectionReport:
 
 
 def _selected(args: SelectArguments, rows: Rows, chunks: Chunks) -> Iterator[Selected]:
-    parse = PARSING[args.parse_completions]
     settings = SelectionSettings(
         task_kind=args.task_kind,
         task_callable=args.task_callable,
@@ -252,31 +248,9 @@ def _selected(args: SelectArguments, rows: Rows, chunks: Chunks) -> Iterator[Sel
         max_samples=args.max_samples,
         min_agreement=args.min_agreement,
         near_duplicates=args.near_duplicates,
-        parse_completions=True if parse is None and _is_samples_file(rows) else parse,
+        parse_completions=parsing_of(args.parse_completions, is_samples_file(rows)),
     )
     return map_in_order(partial(select_chunk, settings), chunks, args.num_workers)
-
-
-def _is_samples_file(rows: Rows) -> bool:
-    return set(rows.column_names) >= APPENDED_COLUMNS
-
-
-def _columns(args: SelectArguments, rows: Rows) -> Columns:
-    """A column that has its default name may be absent where nothing depends on it."""
-    optional_label = args.label_source != "gold" and args.label_column == "label"
-    samples, choices = args.samples_column, args.choices_column
-    if samples is None:
-        is_text = "rationales" not in rows.column_names and "text" in rows.column_names
-        samples = "text" if is_text else "rationales"
-    if choices is None and args.task_kind == "choice" and _is_samples_file(rows) and "choices" in rows.column_names:
-        choices = "choices"
-    return Columns(
-        prompt=args.prompt_column,
-        label=None if optional_label and not rows.has_column(args.label_column) else args.label_column,
-        samples=samples,
-        id=None if args.id_column == "id" and not rows.has_column("id") else args.id_column,
-        choices=choices,
-    )
 
 
 def _explain_nothing(report: SelectionReport, args: SelectArguments) -> str:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 RATIONALE_COLUMNS = ("positive_rationales", "negative_rationales")
+PEEK = 1000  # rows that the columns of a long file are taken from
 REPORT_FILE = "report.json"  # what `qcrd select` writes beside its data: not data
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
@@ -98,6 +99,7 @@ def load_rows(
     config_name: str | None = None,
     streaming: bool = False,
     peek: int | None = None,
+    note: Callable[[str], None] = logger.warning,
 ) -> Rows:
     """
     Opens a source as plain rows.
@@ -115,6 +117,8 @@ def load_rows(
             Whether a Hub dataset is streamed rather than downloaded. Files are always read row by row.
         peek (`int`, *optional*):
             For text files, as in [`Rows`].
+        note (`Callable[[str], None]`, *optional*):
+            Is told of what is left out of a text file; a warning in the log if left out.
 
     Returns:
         [`Rows`]: The rows as they stand in the source; `ClassLabel` columns as their names.
@@ -122,7 +126,7 @@ def load_rows(
     Raises:
         DataError: nothing is there, or it cannot be read; the message names the file and the line.
     """
-    found = _find(source, split, config_name, streaming, peek)
+    found = _find(source, split, config_name, streaming, peek, note)
     return found if isinstance(found, Rows) else rows_of_dataset(found, str(source))
 
 
@@ -189,6 +193,7 @@ def _find(
     config_name: str | None,
     streaming: bool = False,
     peek: int | None = None,
+    note: Callable[[str], None] = logger.warning,
 ) -> "Rows | Dataset":
     """Returns `Rows` for text files, a (streamed) dataset for everything that already is one."""
     path = Path(source).expanduser()
@@ -201,7 +206,7 @@ def _find(
     files = _data_files(path, split)
     if suffix(files[0]) == ".parquet":
         return _from_parquet(files)
-    rows = [open_text_file(file) for file in files]
+    rows = [open_text_file(file, note) for file in files]
     name = str(source) if len(files) > 1 else str(files[0])
     text_cells = suffix(files[0]) in (".csv", ".tsv")
     found = Rows(name, lambda: (row for read in rows for row in read()), text_cells=text_cells, peek=peek)

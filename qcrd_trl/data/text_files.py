@@ -64,14 +64,30 @@ def has_lone_surrogate(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(has_lone_surrogate(item) for item in value)
 
 
-def open_text_file(path: Path) -> Callable[[], Iterable[dict[str, Any]]]:
-    """Returns what reads the rows of a text file."""
+def open_text_file(path: Path, note: Callable[[str], None] = logger.warning) -> Callable[[], Iterable[dict[str, Any]]]:
+    """
+    Opens a text file.
+
+    Args:
+        path (`Path`): the file.
+        note (`Callable[[str], None]`, *optional*): is told, once, of a last line that is left out because it is cut off.
+
+    Returns:
+        `Callable[[], Iterable[dict]]`: what reads its rows, each time afresh.
+    """
+    told: list[str] = []
+
+    def note_once(text: str) -> None:
+        if not told:
+            told.append(text)
+            note(text)
+
     if suffix(path) == ".jsonl":
-        return lambda: _read_lines(path)
+        return lambda: _read_lines(path, note_once)
     if suffix(path) in (".csv", ".tsv"):
         return lambda: _read_csv(path)
     if _first_character(path) != "[":  # JSON Lines under the name .json, as many datasets have it
-        return lambda: _read_lines(path)
+        return lambda: _read_lines(path, note_once)
     rows = _read_json(path)
     return lambda: rows
 
@@ -81,7 +97,7 @@ def _first_character(path: Path) -> str:
         return file.read(4096).lstrip()[:1]
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path, note: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     is_appended = None
     with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
         for number, line in enumerate(file, 1):
@@ -94,7 +110,9 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 if not is_appended or line.endswith(b"\n"):
                     raise
                 # What a killed sampler was about to write: it is asked for again, and everything before it is whole.
-                logger.warning("%s: left out, the last line of this samples file is cut off.", place)
+                note(
+                    f"{place}: left out, the last line of this samples file is cut off: its writer was stopped, or writes."
+                )
                 return
             if is_appended is None:
                 is_appended = row.keys() >= APPENDED_COLUMNS

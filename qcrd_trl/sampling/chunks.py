@@ -9,7 +9,6 @@ rows of a long source wait on the disk until their chunk is complete, which is a
 """
 
 import hashlib
-import json
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,12 +23,16 @@ from ..records import Question, Sample
 from .questions import (
     Columns,
     check_columns,
+    check_same,
+    check_single,
+    is_long,
+    question_key,
     read_cell,
     read_id,
     read_position,
     read_question,
     read_sample,
-    wrong_type,
+    read_samples,
 )
 
 
@@ -90,11 +93,9 @@ class Chunk:
         questions = []
         for index, key, cells in self.rows:
             row = dict(zip(self.names, cells, strict=True))
-            cell = read_cell(row, self.columns.samples, index, self.text_cells)
-            if cell is not None and not isinstance(cell, list | tuple):
-                expected = "a list of texts, or of mappings with a text"
-                raise wrong_type(self.columns.samples, index, expected, cell, "samples")
-            samples = tuple(read_sample(item, self.columns.samples, index) for item in cell or ())
+            column = self.columns.samples
+            items = read_samples(read_cell(row, column, index, self.text_cells), column, index)
+            samples = tuple(read_sample(item, column, index) for item in items)
             questions.append(read_question(row, self.columns, index, key, samples, self.text_cells))
         return questions
 
@@ -115,16 +116,9 @@ class Chunk:
         for index, key, cells in self._all_rows():
             row = dict(zip(self.names, cells, strict=True))
             cell = row[column]
-            if isinstance(cell, list | tuple | dict):
-                raise wrong_type(column, index, "one text a row, as in the rows before", cell, "samples")
+            check_single(cell, column, index)
             question = read_question(row, self.columns, index, key, (), self.text_cells)
-            earlier = questions.setdefault(key, question)
-            for name in ("prompt", "label"):
-                if getattr(question, name) != getattr(earlier, name):
-                    raise DataError(
-                        f"Rows {earlier.row} and {index} (rows count from 0) have the same id {key!r} but not the same "
-                        f"{name}: {getattr(earlier, name)!r} and {getattr(question, name)!r}. Give each question its own id."
-                    )
+            check_same(question, questions.setdefault(key, question))
             position = read_position(row.get("sample_index"), index)
             sample = read_sample({"text": cell, "status": row.get("status")}, column, index)
             drawn.setdefault(key, []).append((position, sample, index))
@@ -185,10 +179,8 @@ class Chunks(Iterable[Chunk]):
     ):
         self._rows, self._columns, self._part, self._size = rows, columns, part or Part(), size
         self._folder = folder
-        check_columns(rows, columns, ("prompt", "samples", "label", "id", "choices"))
-        cells = (read_cell(row, columns.samples, i, rows.text_cells) for i, row in enumerate(rows))
-        first = next((cell for cell in cells if cell is not None), None)
-        self.is_long = isinstance(first, str) or (first is None and "settings_hash" in rows.column_names)
+        check_columns(rows, columns)
+        self.is_long = is_long(rows, columns)
         used = [columns.prompt, columns.label, columns.samples, columns.id, columns.choices]
         if self.is_long:
             used += [name for name in _SAMPLE_COLUMNS if name in rows.column_names]
@@ -247,9 +239,7 @@ class Chunks(Iterable[Chunk]):
                 self.settings[settings] += 1
                 if part.settings_hash is not None and settings != part.settings_hash:
                     continue
-            key = (
-                read_id(row, columns.id, index) if columns.id else json.dumps(row.get(columns.prompt), sort_keys=True)
-            )
+            key = question_key(row, columns, index)
             short = (
                 key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()[:16]
             )

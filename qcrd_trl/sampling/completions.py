@@ -14,7 +14,10 @@ from typing import Any
 from ..answers import answers_equal, extract_answer, format_answer
 from ..answers.cues import find_commits
 from ..answers.normalise import clean
+from ..errors import ConfigError
 
+
+PARSING = {"auto": None, "always": True, "never": False}
 
 _STARS = r"[*_`#> \t]*"
 # In angle brackets a mark counts anywhere; as a plain word only at the beginning of a line, with its colon.
@@ -129,32 +132,87 @@ def cut_run_on(text: str) -> str:
     return text
 
 
-def read_completion(
-    text: str, task_kind: str | Callable[[str], Any], choices: Mapping[str, str] | None = None
-) -> tuple[Any, str | None]:
+def parsing_of(parse_completions: str, is_samples_file: bool) -> bool | None:
     """
-    Reads the answer and the rationale of a completion.
+    What [`read_answer`] is told for the flag `--parse_completions`.
+
+    Args:
+        parse_completions (`str`):
+            `"auto"`, `"always"` or `"never"`.
+        is_samples_file (`bool`):
+            Whether the texts come from a file of `qcrd sample`, all of whose texts are completions.
+
+    Returns:
+        `bool` or `None`: Whether explanation and answer are told apart; `None`: where marks say so.
+
+    Raises:
+        ConfigError: the flag is none of these.
+    """
+    if parse_completions not in PARSING:
+        raise ConfigError(f"Unknown parse_completions {parse_completions!r}: expected one of {', '.join(PARSING)}.")
+    return True if parse_completions == "auto" and is_samples_file else PARSING[parse_completions]
+
+
+def read_answer(
+    text: str,
+    task_kind: str | Callable[[str], Any],
+    choices: Mapping[str, str] | None = None,
+    parse: bool | None = None,
+) -> tuple[Any, ParsedCompletion | None]:
+    """
+    Reads the answer that a sample votes with.
 
     Args:
         text (`str`):
-            The completion.
+            The sample.
         task_kind (`str` or `Callable`):
             As in [`~qcrd_trl.answers.extract_answer`]. A function reads the whole completion, without what follows the
             answer.
         choices (`Mapping[str, str]`, *optional*):
             Letter to option text.
+        parse (`bool`, *optional*):
+            Whether the text is a completion that explanation and answer are told apart in. Left out: if it has the marks.
+
+    Returns:
+        `tuple[Any, ParsedCompletion | None]`: The answer (`None`: it does not vote), and the parts; `None` where the text
+        was read as it is.
+    """
+    if parse is False or (parse is None and not has_marks(text)):
+        return extract_answer(text, task_kind, choices), None
+    parsed = split_completion(text, task_kind, choices)
+    if callable(task_kind):
+        return extract_answer(cut_run_on(text), task_kind), parsed
+    return extract_answer(parsed.explanation if parsed.answer is None else parsed.answer, task_kind, choices), parsed
+
+
+def read_completion(
+    text: str,
+    task_kind: str | Callable[[str], Any],
+    choices: Mapping[str, str] | None = None,
+    parse: bool | None = True,
+) -> tuple[Any, str | None]:
+    """
+    Reads the answer and the rationale of a sample.
+
+    Args:
+        text (`str`):
+            The sample.
+        task_kind (`str` or `Callable`):
+            As in [`read_answer`].
+        choices (`Mapping[str, str]`, *optional*):
+            Letter to option text.
+        parse (`bool`, *optional*, defaults to `True`):
+            As in [`read_answer`].
 
     Returns:
         `tuple[Any, str | None]`: The answer (`None`: it does not vote), and the rationale that reaches it (`None`: the
         completion explains nothing).
     """
-    parsed = split_completion(text, task_kind, choices)
+    value, parsed = read_answer(text, task_kind, choices, parse)
+    if parsed is None:
+        return value, text
     if parsed.form == "plain":
-        return extract_answer(parsed.explanation, task_kind, choices), parsed.explanation
-    if callable(task_kind):
-        value = extract_answer(cut_run_on(text), task_kind)
-    else:
-        value = extract_answer(parsed.explanation if parsed.answer is None else parsed.answer, task_kind, choices)
+        return value, parsed.explanation
     if value is None:
         return None, parsed.explanation or None
     return value, as_rationale(parsed, value, task_kind, choices)

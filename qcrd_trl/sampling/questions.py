@@ -10,7 +10,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from ..data.sources import Rows
-from ..data.text_files import has_lone_surrogate, parse_cell
+from ..data.text_files import APPENDED_COLUMNS, has_lone_surrogate, parse_cell
 from ..errors import DataError
 from ..records import Question, Sample
 
@@ -41,14 +41,93 @@ class Columns:
     choices: str | None = None
 
 
-def check_columns(rows: Rows, columns: Columns, names: Sequence[str]) -> None:
-    """Raises a [`DataError`] that names the first of some columns that is not there."""
+def find_columns(
+    rows: Rows,
+    task_kind: str | None,
+    *,
+    prompt: str | None = None,
+    label: str | None = None,
+    samples: str | None = None,
+    id: str | None = None,
+    choices: str | None = None,
+    needs_label: bool = False,
+) -> Columns:
+    """
+    The columns of a samples file. Those that are left out, or named as they are by default, may be absent.
+
+    Args:
+        rows ([`~qcrd_trl.data.sources.Rows`]):
+            The file.
+        task_kind (`str` or `None`):
+            The options matter to `"choice"` only; of another kind their column is looked into if it is named.
+        prompt (`str`, *optional*):
+            `prompt` if left out.
+        label (`str`, *optional*):
+            `label` if left out.
+        samples (`str`, *optional*):
+            `rationales`, or else `text`, if left out.
+        id (`str`, *optional*):
+            `id` if left out.
+        choices (`str`, *optional*):
+            `choices` if left out.
+        needs_label (`bool`, *optional*, defaults to `False`):
+            Whether a column of labels that is absent is an error of [`check_columns`].
+
+    Returns:
+        [`Columns`]: Where to find what; `None` for what is not there.
+    """
+
+    def found(part: str, named: str | None) -> str | None:
+        name = named or part
+        return None if name == part and not rows.has_column(part) else name
+
+    if samples is None:
+        samples = "text" if "rationales" not in rows.column_names and "text" in rows.column_names else "rationales"
+    return Columns(
+        prompt=prompt or "prompt",
+        label=label or "label" if needs_label else found("label", label),
+        samples=samples,
+        id=found("id", id),
+        choices=found("choices", choices) if task_kind == "choice" else choices,
+    )
+
+
+def check_columns(
+    rows: Rows,
+    columns: Columns,
+    names: Sequence[str] = ("prompt", "samples", "label", "id", "choices"),
+    needs_prompt: bool = True,
+) -> None:
+    """Raises a [`DataError`] that names the flag where a column is not there."""
     for name in names:
         column = getattr(columns, name)
-        if column is not None and not rows.has_column(column):
+        if column is None or (name == column == "prompt" and not needs_prompt) or rows.has_column(column):
+            continue
+        raise DataError(
+            f"{rows.name} has no column {column!r} for the {name}; its columns are: {', '.join(rows.column_names)}. "
+            f"Name the right one with --{name}_column."
+        )
+
+
+def is_samples_file(rows: Rows) -> bool:
+    """Whether a source has the columns by which files of `qcrd sample` are known."""
+    return set(rows.column_names) >= APPENDED_COLUMNS
+
+
+def is_long(rows: Rows, columns: Columns) -> bool:
+    """Whether a row is one sample, rather than a question with a list of them: the first cell that is not null tells."""
+    cells = (read_cell(row, columns.samples, index, rows.text_cells) for index, row in enumerate(rows))
+    first = next((cell for cell in cells if cell is not None), None)
+    return isinstance(first, str) or (first is None and not APPENDED_COLUMNS.isdisjoint(rows.column_names))
+
+
+def check_same(question: Question, earlier: Question) -> None:
+    """Raises a [`DataError`] where two rows give one id to different questions."""
+    for name in ("prompt", "label"):
+        if getattr(question, name) != getattr(earlier, name):
             raise DataError(
-                f"{rows.name} has no column {column!r} for the {name}; its columns are: {', '.join(rows.column_names)}. "
-                f"Name the right one with --{name}_column."
+                f"Rows {earlier.row} and {question.row} (rows count from 0) have the same id {question.id!r} but not the "
+                f"same {name}: {getattr(earlier, name)!r} and {getattr(question, name)!r}. Give each question its own id."
             )
 
 
@@ -87,6 +166,13 @@ def prompt_problem(prompt: str | list[dict[str, str]] | None) -> str | None:
     if not any(text.strip() for text in texts):
         return "blank"
     return "lone_surrogate" if has_lone_surrogate(prompt) else None
+
+
+def question_key(row: Mapping[str, Any], columns: Columns, index: int) -> str:
+    """What the rows of one question have in common where a row is a sample: their id, or else their prompt."""
+    if columns.id is not None:
+        return read_id(row, columns.id, index)
+    return json.dumps(row.get(columns.prompt), sort_keys=True)
 
 
 def read_position(sample_index: Any, row: int) -> float:
@@ -172,6 +258,19 @@ def _label(cell: Any, column: str, index: int) -> str | None:
     if isinstance(cell, float) and math.isfinite(cell):
         return str(int(cell)) if cell.is_integer() else f"{Decimal(repr(cell)):f}"
     raise wrong_type(column, index, "a text or a number", cell, "label")
+
+
+def read_samples(cell: Any, column: str, index: int) -> Sequence[Any]:
+    """The samples of a row that is a question: texts, or mappings with a `text`."""
+    if cell is not None and not isinstance(cell, list | tuple):
+        raise wrong_type(column, index, "a list of texts, or of mappings with a text", cell, "samples")
+    return cell or ()
+
+
+def check_single(cell: Any, column: str, index: int) -> None:
+    """Raises a [`DataError`] where a row that should be one sample holds several."""
+    if isinstance(cell, list | tuple | dict):
+        raise wrong_type(column, index, "one text a row, as in the rows before", cell, "samples")
 
 
 def read_sample(item: Any, column: str, index: int) -> Sample:

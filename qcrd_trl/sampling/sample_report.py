@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from ..answers import extract_answer, format_answer, parse_label
+from ..answers import format_answer, parse_label
 from ..answers.values import TaskKind, check_task_kind
 from ..data.text_files import parse_cell
 from ..errors import ConfigError, DataError
-from ..records import SAMPLE_STATUSES
-from .sample_rows import AskedQuestion
+from ..records import SAMPLE_STATUSES, Question
+from .completions import read_answer
+from .questions import read_position
 from .self_consistency import text_problem
 
 
@@ -69,31 +70,36 @@ class SamplesReport:
         task_kind (`str` or `Callable`):
             How the answer of a text is found: one of [`~qcrd_trl.answers.TASK_KINDS`], or a function from a text to its
             answer.
+        parse_completions (`bool`, *optional*, defaults to `False`):
+            Whether samples are completions that explanation and answer are told apart in; `None`: those that carry the
+            marks. As in [`~qcrd_trl.sampling.self_consistency.select_rationales`], whose votes these are.
 
     Example:
 
     ```python
-    >>> report = SamplesReport("number")
-    >>> for question, sample in samples_of_rows(rows, SampleColumns(), "samples.jsonl"):
+    >>> rows = load_rows("samples.jsonl")
+    >>> report = SamplesReport("number", parse_completions=True)
+    >>> for question, sample in samples_of_rows(rows, find_columns(rows, "number")):
     ...     report.add(question, sample)
     >>> report.as_dict()["yield"]
     ```
     """
 
-    def __init__(self, task_kind: TaskKind):
+    def __init__(self, task_kind: TaskKind, parse_completions: bool | None = False):
         check_task_kind(task_kind)
         self.task_kind = task_kind
+        self.parse_completions = parse_completions
         self.repeated = 0
         self._groups: dict[tuple[Any, Any], _Group] = {}
         self._asked: dict[str, _Asked] = {}
         self._keys: dict[Any, Any] = {}
 
-    def add(self, question: AskedQuestion, sample: Mapping[str, Any] | None) -> None:
+    def add(self, question: Question, sample: Mapping[str, Any] | None) -> None:
         """
         Counts a sample.
 
         Args:
-            question ([`~qcrd_trl.sampling.sample_rows.AskedQuestion`]): the question.
+            question ([`~qcrd_trl.records.Question`]): the question; its own samples are not looked at.
             sample (`Mapping` or `None`): `text`, and where they are there `status`, `sample_index`, `settings_hash`, `model`,
                 `temperature`, `finish_reason` and `usage`; `None` counts the question alone.
 
@@ -110,7 +116,7 @@ class SamplesReport:
         tally = group.tallies.get(question.id)
         if tally is None:
             tally = group.tallies[question.id] = _Tally()
-        if self._is_repeated(tally, sample):
+        if self._is_repeated(tally, sample, question.row):
             return
         tally.samples += 1
         text, status = sample["text"], str(sample.get("status") or "ok")
@@ -124,8 +130,7 @@ class SamplesReport:
         if problem is not None:
             group.not_usable[problem] += 1
             return
-        # The options matter to a choice only: reading them for every sample would take longer than the answer.
-        answer = extract_answer(text, self.task_kind, question.choices() if self.task_kind == "choice" else None)
+        answer, _ = read_answer(text, self.task_kind, question.choices, self.parse_completions)
         if answer is None:
             group.no_answer += 1
             return
@@ -151,7 +156,7 @@ class SamplesReport:
 
     # Counting
 
-    def _meet(self, question: AskedQuestion) -> None:
+    def _meet(self, question: Question) -> None:
         label = question.label
         prompt_hash = hash(question.prompt if isinstance(question.prompt, str) else repr(question.prompt))
         label_hash = hash(label)
@@ -165,23 +170,22 @@ class SamplesReport:
                 f"{part}. Give each question its own id."
             )
 
-    def _label(self, question: AskedQuestion) -> Any:
+    def _label(self, question: Question) -> Any:
         if question.label is None:
             return None
-        choices = question.choices() if self.task_kind == "choice" else None
         try:
-            return self._key(parse_label(question.label, self.task_kind, choices))
+            return self._key(parse_label(question.label, self.task_kind, question.choices))
         except DataError as error:
             raise DataError(
                 f"Row {question.row} (rows count from 0): {error} Check --task_kind and --label_column."
             ) from error
 
-    def _is_repeated(self, tally: _Tally, sample: Mapping[str, Any]) -> bool:
+    def _is_repeated(self, tally: _Tally, sample: Mapping[str, Any], row: int) -> bool:
         """A sample that stands twice, as after joining files that overlap, would vote twice."""
-        index = sample.get("sample_index")
-        if not isinstance(index, int) or not 0 <= index < _LARGEST_INDEX:
+        position = read_position(sample.get("sample_index"), row)
+        if sample.get("settings_hash") is None or not 0 <= position < _LARGEST_INDEX or position % 1:
             return False
-        bit = 1 << index
+        bit = 1 << int(position)
         if tally.seen & bit:
             self.repeated += 1
             return True

@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..answers import answers_equal, extract_answer, format_answer, parse_label
+from ..answers import answers_equal, format_answer, parse_label
 from ..data.text_files import has_lone_surrogate
 from ..errors import ConfigError
 from ..records import Sample, Selection
-from .completions import has_marks, read_completion
+from .completions import read_completion
 
 
 LABEL_SOURCES = ("gold", "majority", "threshold")
@@ -170,11 +170,7 @@ def select_rationales(
         if problem is not None:
             dropped[problem] += 1
             continue
-        text = sample.text
-        if parse_completions or (parse_completions is None and has_marks(text)):
-            answer, text = read_completion(text, task_kind, choices)
-        else:
-            answer = extract_answer(text, task_kind, choices)
+        answer, text = read_completion(sample.text, task_kind, choices, parse_completions)
         if raw is None:
             raw = text
         if answer is None:

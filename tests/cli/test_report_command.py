@@ -140,7 +140,7 @@ def test_torn_line_is_noted(tmp_path, capsys):
     write(path)
     path.write_text(path.read_text()[:-20])
     captured = run(capsys, path, "--task_kind", "number", "--json", tmp_path / "r.json")
-    assert "note: line 9, the last one, is torn" in captured.out
+    assert "line 9: left out, the last line of this samples file is cut off" in " ".join(captured.out.split())
     assert shown(captured.out)["samples"] == ["8", ""]
     assert len(json.loads((tmp_path / "r.json").read_text())["notes"]) == 1
 
@@ -199,7 +199,7 @@ def test_wrong_sources(tmp_path, capsys):
     (tmp_path / "folder" / "report.json").write_text("{}")
     for name, message in (
         ("empty.jsonl", "empty.jsonl has no rows"),
-        ("torn.jsonl", "torn.jsonl has no rows"),
+        ("torn.jsonl", "torn.jsonl, line 1: not valid JSON"),
         ("missing.jsonl", "missing.jsonl does not exist"),
         ("notes.txt", "is no data file: expected one of .jsonl"),
         ("bad.jsonl", "bad.jsonl, line 1: not valid JSON"),
@@ -290,21 +290,89 @@ def test_no_kind_and_errors_of_the_library(tmp_path):
         report_samples(ReportArguments(samples=str(tmp_path / "no.jsonl"), task_kind="number"))
 
 
-def test_svamp(tmp_path, shared_dir, capsys):
+def same_votes(tmp_path, capsys, *argv):
+    """The figures of the report, after it was held against what the selection counted on the same file."""
+    run(capsys, "--samples", *argv, "--json", tmp_path / "r.json", "--output_dir", tmp_path / "plots")
+    select = ["select", "--samples", *map(str, argv), "--output_dir", str(tmp_path / "out"), "--overwrite_output_dir"]
+    assert cli.main([*select, "--num_workers", "1"]) == 0
+    capsys.readouterr()
+    got = json.loads((tmp_path / "r.json").read_text())
+    want = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert got["samples"] == want["samples"]["total"]
+    assert got["answers"]["voting"] == want["samples"]["voting"]
+    assert got["answers"]["without_answer"] == want["samples"]["abstained"]
+    assert {name: n for name, n in got["statuses"].items() if n} == want["samples"]["statuses"]
+    for name in ("ties", "questions_without_votes", "mean_majority_share_of_votes"):
+        assert got["agreement"][name] == want["agreement"][name]
+    assert got["yield"]["majority_right_share"] == want["gold"]["majority_equals_gold"]
+    return got
+
+
+COMPLETIONS = {
+    "a": [  # label 7; read whole, the third says 12
+        ("<Explanation>: 3 + 4 = 7. The answer is 7.\n<Answer>: 8", "ok"),
+        ("<Explanation>: 3 + 4 = 7.\n<Answer>: 7\n\nQuestion: And 4 + 5?\n<Answer>: 9", "ok"),
+        ("**Answer:** 7\n**Explanation:** 3 + 4, not 3 * 4. The answer is 12.", "ok"),
+        ("<Explanation>: 3 + 4 = 7.\n<Answer>: 7 and then", "truncated"),
+    ],
+    "b": [  # label 5
+        ("2 + 3 = 5. So the answer is 5.\nQuestion: What is 8 + 1?\nThe answer is 9.", "ok"),
+        (" 2 + 3 = 5.\n<Answer>: 5", "ok"),
+        ("<Explanation>: 2 + 3 is unknown to me.\n<Answer>: none", "ok"),
+        (None, "failed"),
+    ],
+}
+
+
+def test_completions_vote_as_they_do_in_the_selection(tmp_path, capsys):
+    """Read whole, a completion votes with what stands behind its answer: the report would promise another training set."""
+    rows = [
+        {"id": key, "prompt": f"{key}?", "label": label, "sample_index": i, "text": text, "status": status}
+        | {"settings_hash": "h"}
+        for key, label in (("a", "7"), ("b", "5"))
+        for i, (text, status) in enumerate(COMPLETIONS[key])
+    ]
+    samples = write(tmp_path / "s.jsonl", [*rows, rows[0]])  # one stands twice
+    got = same_votes(tmp_path, capsys, samples, "--task_kind", "number")
+    assert (got["samples"], got["answers"]["voting"], got["answers"]["without_answer"]) == (8, 5, 1)
+    assert got["votes_per_question"]["for_reference"] == {"2": 2}
+    assert got["agreement"]["mean_majority_share_of_votes"] == pytest.approx((2 / 3 + 1) / 2, abs=1e-6)
+    whole = same_votes(tmp_path, capsys, samples, "--task_kind", "number", "--parse_completions", "never")
+    assert whole["votes_per_question"]["for_reference"] == {"1": 1, "2": 1}
+    wide = [
+        {"id": key, "prompt": "?", "label": label, "rationales": [text for text, _ in COMPLETIONS[key]]}
+        for key, label in (("a", "7"), ("b", "5"))
+    ]
+    for parsing in ("auto", "always", "never"):  # by their marks, all, none
+        argv = (write(tmp_path / "w.jsonl", wide), "--task_kind", "number", "--parse_completions", parsing)
+        same_votes(tmp_path, capsys, *argv)
+
+
+def test_choices_vote_as_they_do_in_the_selection(tmp_path, capsys):
+    """An option's text is a vote for its letter only for the command that looks at the options."""
+    row = {"id": "a", "prompt": "?", "label": "B", "choices": {"A": "tree", "B": "bank"}}
+    row["rationales"] = ["The answer is bank.", "The answer is B.", "The answer is A."]
+    got = same_votes(tmp_path, capsys, write(tmp_path / "s.jsonl", [row]), "--task_kind", "choice")
+    assert got["votes_per_question"]["for_reference"] == {"2": 1}
+
+
+@pytest.mark.parametrize("form", ["plain", "completions"])
+def test_svamp(tmp_path, shared_dir, capsys, form):
     """Real samples: the report and the selection count the same votes."""
     samples = shared_dir / "data" / "svamp" / "train.jsonl"
     if not samples.is_file():
         pytest.skip(f"no {samples}")
     rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()[:60]]
-    argv = ["--samples", write(tmp_path / "s.jsonl", rows), "--task_kind", "number"]
+    if form == "completions":
+        marks = (
+            "{}",
+            "<Explanation>: {}",
+            "<Explanation>: {}\n<Answer>: 4",
+            "{}\n\nQuestion: And now?\nThe answer is 3.",
+        )
+        for row in rows:
+            row["rationales"] = [marks[i % 4].format(text) for i, text in enumerate(row["rationales"])]
+    argv = [write(tmp_path / "s.jsonl", rows), "--task_kind", "number", "--parse_completions"]
+    argv += ["always" if form == "completions" else "auto"]
     argv += ["--prompt_column", "question", "--label_column", "answer", "--samples_column", "rationales"]
-    run(capsys, *argv, "--json", tmp_path / "r.json")
-    assert cli.main(["select", *argv, "--output_dir", str(tmp_path / "out")]) == 0
-    got = json.loads((tmp_path / "r.json").read_text())
-    want = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert got["samples"] == want["samples"]["total"] == 600
-    assert got["answers"]["without_answer"] == want["samples"]["abstained"]
-    assert got["agreement"]["ties"] == want["agreement"]["ties"]
-    assert got["agreement"]["mean_majority_share_of_votes"] == want["agreement"]["mean_majority_share_of_votes"]
-    assert got["yield"]["majority_right_share"] == want["gold"]["majority_equals_gold"]
-    assert got["yield"]["with_right_sample"] == want["rows"]["with_positive"]
+    assert same_votes(tmp_path, capsys, *argv)["samples"] == 600

@@ -2,10 +2,12 @@
 
 import pytest
 
+from qcrd_trl.data.sources import Rows
 from qcrd_trl.plots.samples import grouped_bars, plot_samples, plot_selection
 from qcrd_trl.plots.style import LOOKS, house_style, new_figure, save_figure
+from qcrd_trl.sampling.questions import find_columns
 from qcrd_trl.sampling.sample_report import SamplesReport
-from qcrd_trl.sampling.sample_rows import SampleColumns, samples_of_rows
+from qcrd_trl.sampling.sample_rows import samples_of_rows
 
 
 ROWS = [
@@ -17,8 +19,8 @@ ROWS = [
 
 
 def report_of(rows):
-    report = SamplesReport("number")
-    for question, sample in samples_of_rows(rows, SampleColumns(), "rows"):
+    report, source = SamplesReport("number"), Rows("rows", lambda: rows)
+    for question, sample in samples_of_rows(source, find_columns(source, "number")):
         report.add(question, sample)
     return report.as_dict()
 

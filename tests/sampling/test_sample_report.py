@@ -6,10 +6,12 @@ import tracemalloc
 
 import pytest
 
+from qcrd_trl.data.sources import Rows
 from qcrd_trl.errors import ConfigError, DataError
+from qcrd_trl.sampling.questions import find_columns
 from qcrd_trl.sampling.report import SelectionReport
 from qcrd_trl.sampling.sample_report import SamplesReport
-from qcrd_trl.sampling.sample_rows import SampleColumns, samples_of_rows
+from qcrd_trl.sampling.sample_rows import samples_of_rows
 from qcrd_trl.sampling.self_consistency import select_rationales
 
 
@@ -35,9 +37,9 @@ def long_rows(settings_hash="h", model="m"):
     return sorted(rows, key=lambda row: row["sample_index"])  # the samples of a question stand apart
 
 
-def report_of(rows, task_kind="number", **columns):
-    report = SamplesReport(task_kind)
-    for question, sample in samples_of_rows(rows, SampleColumns(**columns), "rows"):
+def report_of(rows, task_kind="number", parse_completions=False):
+    report, source = SamplesReport(task_kind, parse_completions), Rows("rows", lambda: rows)
+    for question, sample in samples_of_rows(source, find_columns(source, task_kind)):
         report.add(question, sample)
     return json.loads(json.dumps(report.as_dict()))
 
@@ -247,7 +249,8 @@ def test_no_text_is_kept():
         tracemalloc.start()
         try:
             report = SamplesReport("text")  # the answer itself is long here
-            for question, sample in samples_of_rows(rows(length), SampleColumns(), "rows"):
+            source = Rows("rows", lambda: rows(length))
+            for question, sample in samples_of_rows(source, find_columns(source, "text")):
                 report.add(question, sample)
             used, peak = tracemalloc.get_traced_memory()
         finally:

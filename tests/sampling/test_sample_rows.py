@@ -4,12 +4,15 @@ import json
 
 import pytest
 
+from qcrd_trl.data.sources import Rows
 from qcrd_trl.errors import DataError
-from qcrd_trl.sampling.sample_rows import SampleColumns, read_sample_lines, samples_of_rows
+from qcrd_trl.sampling.questions import find_columns
+from qcrd_trl.sampling.sample_rows import samples_of_rows
 
 
 def read(rows, text_cells=False, **columns):
-    found = samples_of_rows(rows, SampleColumns(**columns), "rows.jsonl", text_cells)
+    source = Rows("rows.jsonl", lambda: rows, text_cells=text_cells)
+    found = samples_of_rows(source, find_columns(source, "number", **columns))
     return [(question.id, question.label, sample and sample["text"]) for question, sample in found]
 
 
@@ -66,47 +69,20 @@ def test_labels_that_are_numbers(label, text):
 @pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
-        ([{"id": "a", "answers": ["x"]}], {}, "no column 'rationales' or 'text' for the samples; .*: id, answers"),
+        ([{"id": "a", "answers": ["x"]}], {}, "no column 'rationales' for the samples; .*: id, answers"),
         ([{"id": "a", "text": "x"}], {"label": "gold"}, "no column 'gold' for the label; .* --label_column"),
         ([{"id": "a", "text": "x"}], {"samples": "s"}, "no column 's' for the samples"),
-        ([{"id": "a", "text": "x"}, {"id": "b", "text": ["y"]}], {}, r"column 'text', row 1 .*one text a row.*list"),
-        ([{"id": "a", "rationales": 3}], {}, r"column 'rationales', row 0 .*a list of texts.*int 3"),
+        ([{"id": "a", "text": "x"}, {"id": "b", "text": ["y"]}], {}, r"Column 'text', row 1 .*one text a row.*list"),
+        ([{"id": "a", "rationales": 3}], {}, r"Column 'rationales', row 0 .*a list of texts.*int 3"),
         ([{"id": "a", "rationales": [{"t": "x"}]}], {}, 'a "text"'),
         ([{"id": "a", "rationales": ["x"]}, {"id": "a", "rationales": ["y"]}], {}, "row 1 .*'a' has stood"),
-        ([{"id": None, "text": "x"}], {}, "identifies the question, got NoneType"),
-        ([{"id": "a", "text": "x", "label": ["3"]}], {}, r"column 'label', row 0 .*a text or a number"),
-        ([{"id": "a", "text": "x", "label": True}], {}, r"a text or a number as label, got bool"),
-        ([{"id": 1.5, "text": "x"}], {}, "identifies the question, got float"),
+        ([{"id": None, "text": "x"}], {}, "identifies the row, got NoneType"),
+        ([{"id": "a", "text": "x", "label": ["3"]}], {}, r"Column 'label', row 0 .*a text or a number"),
+        ([{"id": "a", "text": "x", "label": True}], {}, r"a text or a number, got bool"),
+        ([{"id": 1.5, "text": "x"}], {}, "identifies the row, got float"),
     ],
 )
 def test_wrong_rows(rows, columns, message):
     """The message names the row, what is wrong with it, and the flag."""
     with pytest.raises(DataError, match=message):
         read(rows, **columns)
-
-
-def test_a_torn_last_line_is_left_out(tmp_path):
-    """A file that a sampler still writes, or that a kill ended, would else have no report at all."""
-    path = tmp_path / "samples.jsonl"
-    line = json.dumps({"id": "a", "text": "1 \u2028 é"}, ensure_ascii=False) + "\n"
-    for torn in (line[:-5].encode(), line.encode()[: line.encode().index("é".encode()) + 1], b"12"):
-        notes = []
-        path.write_bytes(line.encode() * 2 + b"\n" + torn)
-        rows = list(read_sample_lines(path, notes.append))
-        assert [row["id"] for row, _ in rows] == ["a", "a"]
-        assert sum(size for _, size in rows) == 2 * len(line.encode())
-        assert len(notes) == 1
-        assert notes[0].startswith("line 4, the last one, is torn")
-    notes = []
-    path.write_bytes(line.encode() * 2 + line.encode().rstrip(b"\n"))  # whole, only without its line feed
-    assert len(list(read_sample_lines(path, notes.append))) == 3
-    assert notes == []
-
-
-@pytest.mark.parametrize("torn", [b'{"id": "a", "te\n', b"12\n", b"\xff\n"])
-def test_a_broken_line_is_an_error(tmp_path, torn):
-    """Lines left out in the middle would be samples that vanish."""
-    path = tmp_path / "samples.jsonl"
-    path.write_bytes(b'{"id": "a", "text": "1"}\n' + torn + b'{"id": "a", "text": "1"}\n')
-    with pytest.raises(DataError, match=r"samples.jsonl, line 2: (not|expected)"):
-        list(read_sample_lines(path, pytest.fail))

@@ -9,6 +9,9 @@ from .base import status_of
 from .server_errors import ServerFault, fault_of, redact, shorten
 
 
+_SHORTEST_KEY = 16
+
+
 @dataclass(frozen=True)
 class Choice:
     """
@@ -56,14 +59,14 @@ def read_reply(body: bytes, secret: str | None = None) -> tuple[list[Choice], di
             raise fault_of(code if is_status else 500, {}, body, secret)
         choices = reply.get("choices") if isinstance(reply, dict) else None
         if isinstance(choices, list) and choices and all(isinstance(choice, dict) for choice in choices):
-            return [_read_choice(choice) for choice in choices], _read_usage(reply.get("usage"))
+            return [_read_choice(choice, secret) for choice in choices], _read_usage(reply.get("usage"))
         fault = ServerFault("transient", "the answer has no choices", 200)
     raise fault
 
 
-def _read_choice(choice: dict[str, Any]) -> Choice:
+def _read_choice(choice: dict[str, Any], secret: str | None) -> Choice:
     reason = choice.get("finish_reason")
-    reason = None if reason is None else str(reason)
+    reason = None if reason is None else _without(str(reason), secret)
     if reason in ("error", "abort"):
         raise ServerFault("transient", f"the server gave up on the answer (finish_reason {reason!r})", 200)
     refusal = None
@@ -77,7 +80,17 @@ def _read_choice(choice: dict[str, Any]) -> Choice:
         text = choice.get("text", 0)
     if text is not None and not isinstance(text, str):
         raise ServerFault("transient", "the answer has a choice without text", 200)
+    if text is not None:
+        text = _without(text, secret)
     return Choice(text, reason, "filtered" if refusal else status_of(text, reason))
+
+
+def _without(text: str, secret: str | None) -> str:
+    """
+    What goes into a record, as it came but for the key, which a proxy may give back in the place of an answer. What is too
+    short for a real key ("EMPTY", "none") may be a word of the answer.
+    """
+    return text.replace(secret, "***") if secret and len(secret) >= _SHORTEST_KEY else text
 
 
 def _read_usage(usage: Any) -> dict[str, int]:
