@@ -95,7 +95,7 @@ TRAINER_PARTS = (
         "rows",
         "scoring",
     ),
-    *("architecture", "cached_prompt", "checks", "engine", "head", "shared_prompt"),
+    *("architecture", "cached_prompt", "checks", "engine", "evaluating", "head", "shared_prompt"),
 )
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.
