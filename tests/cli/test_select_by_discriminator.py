@@ -20,8 +20,8 @@ def student(tmp_path_factory):
             "id": f"t{i}",
             "prompt": f"a + {i % 10} b{'.' * (i // 10)}",
             "label": str(i % 7),
-            "positive_rationales": [f"{word} {i % 10} so {i % 7} ." for word in "abc"[: 1 + i % 3]],
-            "negative_rationales": [f"{word} {i % 10} is {i % 7} ." for word in "de"[: i % 3]],
+            "positive_rationales": [f"{word} {i % 10} so {i % 7} ." for word in "abcde"[i % 3 :]],
+            "negative_rationales": [f"{word} {i % 10} is {i % 7} ." for word in "abcde"[i % 3 :]],
         }
         for i in range(24)
     ]
@@ -38,7 +38,7 @@ def select(tmp_path):
     """Runs the command on samples of two questions, whose labels are 3 and 5; gives its exit status."""
     samples = {3: ["a 3 so 3 .", "d 3 is 3 .", "e 3 so 4 ."], 5: ["d 5 is 5 .", "e 5 is 6 ."]}
     file = tmp_path / "samples.jsonl"
-    rows = [{"id": f"q{n}", "prompt": f"a + {n}", "label": str(n), "rationales": s} for n, s in samples.items()]
+    rows = [{"id": f"q{n}", "prompt": f"a + {n} b", "label": str(n), "rationales": s} for n, s in samples.items()]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def select(*argv, output="out"):
@@ -57,8 +57,8 @@ def test_it_says_what_is_kept(student, select, tmp_path):
     assert select("--discriminator", student / "discriminator", "--min_quality", 0.5) == 0
     scorer = RationaleScorer.from_pretrained(student)
     texts = ["a 3 so 3 .", "d 3 is 3 .", "e 3 so 4 .", "d 5 is 5 .", "e 5 is 6 ."]
-    scores = dict(zip(texts, scorer.score(["a + 3"] * 3 + ["a + 5"] * 2, texts), strict=True))
-    assert {text: score > 0.5 for text, score in scores.items()} == {text: "so" in text for text in texts}
+    scores = dict(zip(texts, scorer.score(["a + 3 b"] * 3 + ["a + 5 b"] * 2, texts), strict=True))
+    assert scores["a 3 so 3 ."] > 0.5 > max(scores["d 3 is 3 ."], scores["d 5 is 5 ."])
 
     for row in [*load_rows(tmp_path / "all"), *load_rows(tmp_path / "out")]:
         for side in ("positive", "negative"):
