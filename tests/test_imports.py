@@ -85,6 +85,7 @@ def all_imports(start: str, graph: dict[str, set[str]]) -> set[str]:
 TRAINER_PARTS = (
     *(
         "checkpoints",
+        "discriminator_options",
         "discriminator_update",
         "meter",
         "negatives",
@@ -94,7 +95,7 @@ TRAINER_PARTS = (
         "rows",
         "scoring",
     ),
-    *("architecture", "cached_prompt", "checks", "engine", "head", "shared_prompt"),
+    *("architecture", "cached_prompt", "checks", "engine", "evaluating", "head", "shared_prompt"),
 )
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.
@@ -114,7 +115,7 @@ RULES = [
         tuple(f".trainer.{name}" for name in TRAINER_PARTS),
         (".sampling", ".callbacks", ".snapshots", ".cli", ".demo"),
     ),
-    ((".callbacks", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
+    ((".callbacks", ".callback_setup", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
     ((".trainer",), (".evaluation", ".cli", ".demo")),
     # A run against a server needs no model here.
     (

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import yaml
+from transformers import TrainingArguments
 from trl import TrlParser
 
 from qcrd_trl import QCRDConfig
@@ -18,7 +19,7 @@ def config(**kwargs):
 
 def own(args):
     """The fields of QCRD, without those of the base class."""
-    base = {field.name for field in dataclasses.fields(QCRDConfig.__mro__[1])}
+    base = {field.name for field in dataclasses.fields(TrainingArguments)}
     return {field.name: getattr(args, field.name) for field in dataclasses.fields(args) if field.name not in base}
 
 
