@@ -8,29 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import gather_object
-from datasets import Dataset, IterableDataset
-from peft import PeftModel
-from torch import nn
+from datasets import Dataset
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import has_length
 
-from .data.dataset import prepare_dataset
+from .callback_setup import base_of, check_generator, questions_to_ask, row_ids
 from .data.prompts import StudentFormat
 from .data.store import NEGATIVES_FOLDER, NegativeStore
-from .data.tokenize import RowTokenizer
 from .data.upcoming import steps_per_epoch, upcoming_rows
-from .errors import ConfigError, DataError, ModelError, TrainingError
+from .errors import ConfigError, ModelError, TrainingError
 from .files import is_disk_error, remove_unfinished
-from .models import base_model, check_adapter, is_encoder_decoder, keep_cpu_gradients, prepare_tokenizer
+from .models import keep_cpu_gradients, prepare_tokenizer
 from .negative_options import check_negative_options, iteration_steps
 from .processes import by_one, together
-from .sampling.negatives import (
-    NegativeQuestion,
-    NegativeReport,
-    NegativeSampler,
-    NegativeSettings,
-    negative_questions,
-)
+from .sampling.negatives import NegativeQuestion, NegativeReport, NegativeSampler, NegativeSettings
 from .snapshots import SNAPSHOTS_FOLDER, Snapshots
 
 
@@ -125,7 +115,7 @@ class SelfAdversarialCallback(TrainerCallback):
             raise ConfigError(f"Unknown source {source!r}: expected one of {', '.join(GENERATORS)}.")
         if self._of(trainer):
             raise ConfigError(_TWICE)
-        _check_model(trainer)
+        check_generator(trainer)
         # Before anything is evaluated: some CPUs repack 4-bit weights at the first forward pass without gradient.
         keep_cpu_gradients(base_of(trainer))
         if trainer.processing_class is None:
@@ -147,8 +137,8 @@ class SelfAdversarialCallback(TrainerCallback):
         self.snapshots = Snapshots(Path(trainer.args.output_dir) / SNAPSHOTS_FOLDER)
         self._every: int | None = None
         self._is_resumed = False
-        self._questions = _questions(trainer, questions, student_format, self.settings, choices_column)
-        self._row_ids = _row_ids(trainer, self._questions, questions)
+        self._questions = questions_to_ask(trainer, questions, student_format, self.settings, choices_column)
+        self._row_ids = row_ids(trainer, self._questions, questions)
         if hasattr(trainer, "checkpoint_parts"):
             trainer.checkpoint_parts.append(self)
         else:
@@ -352,71 +342,6 @@ def _join_checkpoints(trainer: Trainer, callback: SelfAdversarialCallback) -> No
             callback.load_checkpoint(Path(checkpoint))
 
     trainer._save_optimizer_and_scheduler, trainer._load_optimizer_and_scheduler = save_all, load_all
-
-
-def _check_model(trainer: Trainer) -> None:
-    if isinstance(base_of(trainer), PeftModel):
-        check_adapter(base_of(trainer))
-    model = base_model(base_of(trainer))
-    if not callable(getattr(model, "generate", None)) or not getattr(model, "can_generate", lambda: True)():
-        raise ModelError(
-            f"{type(model).__name__} cannot generate, so it cannot make negatives. Use a model with a language-modelling "
-            'head, or `negative_source="minority"`.'
-        )
-    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    if getattr(trainer, "is_fsdp_enabled", False) or getattr(plugin, "zero_stage", 0) == 3:
-        raise ConfigError(
-            "Negatives are generated from whole weights, which FSDP and ZeRO-3 split up. Use DDP or ZeRO-2, or "
-            '`negative_source="minority"`.'
-        )
-
-
-def base_of(trainer: Trainer) -> nn.Module:
-    """The student of a trainer, without what wraps it for several processes."""
-    return trainer.accelerator.unwrap_model(trainer.model)
-
-
-def _questions(
-    trainer: Trainer,
-    questions: Dataset | None,
-    student_format: StudentFormat | None,
-    settings: NegativeSettings,
-    choices_column: str | None,
-) -> list[NegativeQuestion]:
-    tokenizer = trainer.processing_class
-    tokenized, rows = trainer.train_dataset, getattr(trainer, "questions", None)
-    if questions is not None:
-        form = student_format or getattr(trainer, "student_format", None)
-        form = form or StudentFormat(is_encoder_decoder=is_encoder_decoder(base_of(trainer)))
-        row_tokenizer = RowTokenizer(tokenizer, form, seed=settings.seed)
-        tokenized, rows = prepare_dataset(questions, row_tokenizer, "questions"), questions
-    if isinstance(tokenized, IterableDataset):
-        raise ConfigError(
-            "Negatives are generated before the questions are trained on, which a streaming train_dataset does not tell. "
-            'Pass a `Dataset`, or set `negative_source="minority"` (or "none").'
-        )
-    if tokenized is None or "explain_prompt_ids" not in (tokenized.column_names or []):
-        raise ConfigError(
-            "There are no questions to generate negatives for. Pass `questions=`, a dataset with the columns 'prompt' and "
-            "'positive_rationales'."
-        )
-    kind = None if settings.correct == "keep" else settings.task_kind
-    return negative_questions(tokenized, rows, tokenizer, kind, choices_column)
-
-
-def _row_ids(trainer: Trainer, asked: list[NegativeQuestion], questions: Dataset | None) -> list[str] | None:
-    """Id of the question of each row of the training set; `None` if that is not known."""
-    if questions is None:
-        return [question.id for question in asked]
-    rows = trainer.train_dataset
-    if "id" not in (getattr(questions, "column_names", None) or []) or "id" not in (
-        getattr(rows, "column_names", None) or []
-    ):
-        return None
-    ids = [str(key) for key in rows["id"]] if has_length(rows) else None
-    if ids is not None and not {question.id for question in asked} & set(ids):
-        raise DataError("None of the `questions` has an id of the train_dataset, so no negative would ever be used.")
-    return ids
 
 
 def _clear_history(folder: Path, after: int = -1) -> None:

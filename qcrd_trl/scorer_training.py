@@ -198,8 +198,9 @@ def train_scorer(
     """
     Trains a discriminator; its last weights are kept.
 
-    Each step draws questions (each once before any comes again) and of each a positive and a negative. The random state of
-    the caller is left as it was, and the seed decides everything, on a CPU bit for bit.
+    Each step draws questions (each once before any comes again) and of each a positive and a negative. A frozen encoder reads
+    each text that is drawn once, before the first step. The random state of the caller is left as it was, and the seed decides
+    everything, on a CPU bit for bit.
 
     Args:
         scorer ([`RationaleScorer`]): what is trained, in place.
@@ -223,22 +224,22 @@ def train_scorer(
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warmup, (settings.max_steps - step) / settings.max_steps)
     )
-    rng, order, losses = random.Random(f"{settings.seed}/order"), [], []
+    steps, losses = _drawn(questions, settings), []
+    read = _read_once(scorer, questions, steps, settings, progress) if scorer.freeze_encoder else None
     parameters = [parameter for group in groups for parameter in group["params"]]
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), tqdm(total=settings.max_steps, disable=not progress) as bar:
         bar.set_description("Training the discriminator")
         torch.manual_seed(settings.seed)
         scorer.train()
-        for _ in range(settings.max_steps):
-            while len(order) < settings.batch_size:
-                order += rng.sample(range(len(questions)), len(questions))
-            drawn, order = [questions[i] for i in order[: settings.batch_size]], order[settings.batch_size :]
-            texts = [(q.prompt, rng.choice(q.positives)) for q in drawn]
-            texts += [(q.prompt, rng.choice(q.negatives)) for q in drawn]
-            pairs = [(scorer.pairs.question_ids(prompt), scorer.pairs.ids(text)) for prompt, text in texts]
-            batch = {name: tensor.to(device) for name, tensor in scorer.pairs.batch(pairs).items()}
-            positive, negative = scorer(**batch).reshape(2, -1, 1)
+        for drawn in steps:
+            if read is None:
+                pairs = [(scorer.pairs.question_ids(questions[i].prompt), scorer.pairs.ids(text)) for i, text in drawn]
+                batch = {name: tensor.to(device) for name, tensor in scorer.pairs.batch(pairs).items()}
+                scores = scorer(**batch)
+            else:
+                scores = scorer.head.score_pooled(torch.stack([read[one] for one in drawn]).to(device))
+            positive, negative = scores.reshape(2, -1, 1)
             there = torch.ones_like(positive, dtype=torch.bool)
             loss = discriminator_loss(settings.loss, positive, there, negative, there).mean()
             if not torch.isfinite(loss):
@@ -255,6 +256,33 @@ def train_scorer(
             bar.set_postfix(loss=f"{losses[-1]:.3f}")
     scorer.eval()
     return losses
+
+
+def _drawn(questions: Sequence[BalancedQuestion], settings: ScorerSettings) -> list[list[tuple[int, str]]]:
+    """Of each step: the positives of its questions and then their negatives, each with the place of its question."""
+    rng, order, steps = random.Random(f"{settings.seed}/order"), [], []
+    for _ in range(settings.max_steps):
+        while len(order) < settings.batch_size:
+            order += rng.sample(range(len(questions)), len(questions))
+        places, order = order[: settings.batch_size], order[settings.batch_size :]
+        positives = [(i, rng.choice(questions[i].positives)) for i in places]
+        steps.append(positives + [(i, rng.choice(questions[i].negatives)) for i in places])
+    return steps
+
+
+def _read_once(
+    scorer: RationaleScorer,
+    questions: Sequence[BalancedQuestion],
+    steps: list[list[tuple[int, str]]],
+    settings: ScorerSettings,
+    progress: bool,
+) -> dict[tuple[int, str], torch.Tensor]:
+    """What the head scores, of every text that is drawn: under a frozen encoder it never changes."""
+    texts = list(dict.fromkeys(one for drawn in steps for one in drawn))
+    prompts = [questions[place].prompt for place, _ in texts]
+    title = "Reading with the frozen encoder" if progress else False
+    pooled = scorer.pooled(prompts, [text for _, text in texts], settings.eval_batch_size, title)
+    return dict(zip(texts, pooled, strict=True))
 
 
 # ---- Held-out questions ----

@@ -85,6 +85,7 @@ def all_imports(start: str, graph: dict[str, set[str]]) -> set[str]:
 TRAINER_PARTS = (
     *(
         "checkpoints",
+        "discriminator_options",
         "discriminator_update",
         "hub",
         "hub_options",
@@ -98,7 +99,7 @@ TRAINER_PARTS = (
         "score_counts",
         "scoring",
     ),
-    *("accuracy_options", "architecture", "cached_prompt", "checks", "engine", "head", "shared_prompt"),
+    *("accuracy_options", "architecture", "cached_prompt", "checks", "engine", "evaluating", "head", "shared_prompt"),
 )
 
 # (modules, what they never import, directly or through others). A name with a dot in front is one of the package's.
@@ -138,7 +139,10 @@ RULES = [
             *(".snapshots", ".cli", ".demo"),
         ),
     ),
-    ((".callbacks", ".evaluation", ".evaluation_callback", ".snapshots", ".models"), (".trainer", ".cli", ".demo")),
+    (
+        (".callbacks", ".callback_setup", ".evaluation", ".evaluation_callback", ".snapshots", ".models"),
+        (".trainer", ".cli", ".demo"),
+    ),
     # They know a trainer by what they are given; to score rationales they read the student as it does.
     ((".report_callback", ".rationale_tables"), (".trainer.qcrd_trainer", ".evaluation", ".cli", ".demo")),
     ((".rationale_quality",), (".trainer.qcrd_trainer", ".cli", ".demo")),

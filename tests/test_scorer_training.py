@@ -76,6 +76,33 @@ def test_who_learns(checkpoint, freeze_encoder):
     assert len(losses) == 4
 
 
+def test_a_frozen_encoder_reads_a_text_once(checkpoint, monkeypatch):
+    """
+    What is read ahead must be what would be read at each step: the same texts by the same states. An encoder whose rates are 0
+    moves as little as a frozen one, but reads at each step; without dropout they agree.
+    """
+    read = []
+    pooled = RationaleScorer.pooled
+    monkeypatch.setattr(
+        RationaleScorer,
+        "pooled",
+        lambda self, *args: (read.extend(zip(*args[:2], strict=True)), pooled(self, *args))[1],
+    )
+    frozen, losses = trained(checkpoint, freeze_encoder=True, max_steps=12, max_grad_norm=1e9)
+    assert read
+    assert len(read) == len(set(read)) < 12 * 6
+    moving = make(checkpoint)
+    monkeypatch.setattr(moving.encoder, "train", lambda mode=True: moving.encoder)
+    settings = ScorerSettings(
+        max_steps=12, batch_size=3, encoder_learning_rate=0.0, weight_decay=0.01, max_grad_norm=1e9
+    )
+    assert not moving.encoder.training
+    expected = train_scorer(moving, balanced_questions(questions(), 0.15, 0), settings, progress=False)
+    assert losses == pytest.approx(expected, abs=1e-4)
+    assert max(losses) - min(losses) > 1e-3
+    assert torch.allclose(frozen.head.dense.weight, moving.head.dense.weight, atol=1e-3)
+
+
 @pytest.mark.parametrize("loss", ["binary", "ratio"])
 def test_it_learns(checkpoint, loss):
     """A sign the wrong way round trains just as steadily, to the opposite."""

@@ -36,33 +36,3 @@ def at_least_one(name: str, value: Any) -> None:
     """Raises unless a value is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")
-
-
-def check_discriminator(args: Any) -> None:
-    """Raises where the arguments of a [`QCRDConfig`] that choose the discriminator exclude each other."""
-    kind, path, rate = (
-        getattr(args, f"discriminator{name}") for name in ("", "_model_name_or_path", "_encoder_learning_rate")
-    )
-    if kind == "encoder" and not path:
-        raise ConfigError(
-            "discriminator='encoder' needs discriminator_model_name_or_path: a folder that `qcrd discriminator train` wrote, "
-            "or the id or path of an encoder."
-        )
-    if kind != "encoder" and path is not None:
-        raise ConfigError(
-            f"discriminator_model_name_or_path={path!r} is not used by discriminator={kind!r}. Leave one of them out."
-        )
-    if kind != "encoder" and rate:
-        raise ConfigError(
-            f"discriminator_encoder_learning_rate={rate} has no encoder to train: discriminator={kind!r} has none of its own. "
-            "Set discriminator_model_name_or_path."
-        )
-    if kind != "none":
-        return
-    if args.quality_weighting != "none":
-        raise ConfigError(
-            f"quality_weighting={args.quality_weighting!r} needs a discriminator. Set discriminator='student' or "
-            "quality_weighting='none'."
-        )
-    if "weighted_mean" in (args.positive_reduction, args.negative_reduction) and args.alpha_2 > 0:
-        raise ConfigError("The reduction 'weighted_mean' needs a discriminator. Set discriminator='student'.")

@@ -8,28 +8,21 @@ from transformers import TrainingArguments
 from ..answers import TASK_KINDS
 from ..data.tokenize import RATIONALE_SOURCES
 from ..errors import ConfigError
-from ..losses import (
-    DISCRIMINATOR_LOSSES,
-    MARGIN_TYPES,
-    QUALITY_WEIGHTINGS,
-    REDUCTIONS,
-    SIDE_REDUCTIONS,
-    side_reductions,
-)
+from ..losses import MARGIN_TYPES, QUALITY_WEIGHTINGS, REDUCTIONS, SIDE_REDUCTIONS, side_reductions
 from ..negative_options import GENERATED, NEGATIVE_SOURCES, check_negative_options
 from .accuracy_options import AccuracyOptions
-from .checks import Switch, at_least_one, check_discriminator, not_negative, one_of, switch
+from .checks import Switch, at_least_one, not_negative, one_of, switch
+from .discriminator_options import DiscriminatorOptions
 from .hub_options import HubOptions
 from .presets import PRESETS
 from .report_options import ReportOptions
 
 
-DISCRIMINATORS = ("student", "encoder", "none")
 PICKS = ("min", "max")  # reductions that leave all rationales but one without a gradient
 
 
 @dataclass
-class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
+class QCRDConfig(AccuracyOptions, DiscriminatorOptions, ReportOptions, HubOptions, TrainingArguments):
     r"""
     Configuration class for the [`QCRDTrainer`].
 
@@ -296,26 +289,6 @@ class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
     save_negative_generators: bool = field(
         default=False, metadata={"help": "Whether a push to the Hub has the snapshots too."}
     )
-    discriminator: str | None = field(
-        default=None, metadata={"help": "student, encoder or none. Default: the preset's."}
-    )
-    discriminator_model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "A discriminator of `qcrd discriminator train`, or an encoder for a new one."},
-    )
-    discriminator_encoder_learning_rate: float = field(
-        default=0.0, metadata={"help": "Learning rate of the discriminator's own encoder. 0: its head alone learns."}
-    )
-    discriminator_loss: str | None = field(
-        default=None, metadata={"help": "ratio (eq. 2 as printed) or binary. Default: the preset's."}
-    )
-    discriminator_hidden_size: int = field(default=256, metadata={"help": "Width between the two linear layers."})
-    discriminator_learning_rate: float = field(default=1e-3, metadata={"help": "The discriminator's learning rate."})
-    discriminator_weight_decay: float = field(default=0.01, metadata={"help": "The discriminator's weight decay."})
-    discriminator_max_grad_norm: float = field(default=1.0, metadata={"help": "Norm its gradients are clipped to."})
-    discriminator_update_interval: int = field(
-        default=1, metadata={"help": "Optimizer steps between two updates of the discriminator."}
-    )
 
     def __post_init__(self):
         self._resolve_preset()
@@ -369,22 +342,12 @@ class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
             # A reduction that the user names governs both sides, whatever the recipe does with one of them.
             recipe.pop("positive_reduction", None)
             recipe.pop("negative_reduction", None)
-        if self.discriminator_model_name_or_path is not None and self.discriminator is None:
-            if recipe["discriminator"] == "none":
-                raise ConfigError(
-                    f"preset={self.preset!r} has no discriminator, so discriminator_model_name_or_path would do nothing. Leave "
-                    "it out, or set discriminator='encoder' and what is to use its scores (quality_weighting)."
-                )
-            self.discriminator = "encoder"
+        self.resolve_discriminator(recipe)
         for name, value in recipe.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
         positive, negative = side_reductions(self.reduction)
-        for name, value in (
-            ("positive_reduction", positive),
-            ("negative_reduction", negative),
-            ("discriminator_loss", "ratio"),
-        ):
+        for name, value in (("positive_reduction", positive), ("negative_reduction", negative)):
             if getattr(self, name) is None:
                 setattr(self, name, value)
 
@@ -396,7 +359,6 @@ class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
         one_of("negative_reduction", self.negative_reduction, SIDE_REDUCTIONS)
         one_of("margin_type", self.margin_type, MARGIN_TYPES)
         one_of("quality_weighting", self.quality_weighting, QUALITY_WEIGHTINGS)
-        one_of("discriminator", self.discriminator, DISCRIMINATORS)
         one_of("negative_source", self.negative_source, NEGATIVE_SOURCES)
         if self.task_kind is not None:
             one_of("task_kind", self.task_kind, TASK_KINDS)
@@ -410,18 +372,14 @@ class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
             self.correct_negatives,
             self.task_kind,
         )
-        one_of("discriminator_loss", self.discriminator_loss, DISCRIMINATOR_LOSSES)
         for name in ("alpha_1", "alpha_2", "alpha_3", "alpha_3_decay", "beta", "margin"):
             not_negative(name, getattr(self, name))
-        for name in ("learning_rate", "encoder_learning_rate", "weight_decay", "max_grad_norm"):
-            not_negative(f"discriminator_{name}", getattr(self, f"discriminator_{name}"))
         self.check_accuracy()
         self.check_hub()
         for name in ("max_length", "dataset_num_proc", "pad_to_multiple_of"):
             if getattr(self, name) is not None:
                 at_least_one(name, getattr(self, name))
-        for name in ("rationale_forward_passes", "discriminator_hidden_size", "discriminator_update_interval"):
-            at_least_one(name, getattr(self, name))
+        at_least_one("rationale_forward_passes", self.rationale_forward_passes)
         if self.selection is True and not self.picks_rationales:
             raise ConfigError(
                 f"selection=True has nothing to leave out: the reductions {self.positive_reduction!r} and "
@@ -434,4 +392,4 @@ class QCRDConfig(AccuracyOptions, ReportOptions, HubOptions, TrainingArguments):
                 f"predict_prefix and explain_prefix are both {self.predict_prefix!r}: the student could not tell the label "
                 "task from the rationale task. Make them differ."
             )
-        check_discriminator(self)
+        self.check_discriminator()

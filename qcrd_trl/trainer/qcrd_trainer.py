@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
+from transformers.trainer_utils import EvalPrediction
 
 from ..callbacks import SelfAdversarialCallback
 from ..data.collator import DataCollatorForQCRD
@@ -21,7 +21,6 @@ from ..data.upcoming import steps_per_epoch
 from ..discriminator import RationaleDiscriminator
 from ..errors import ConfigError
 from ..evaluation_callback import AccuracyCallback
-from ..metrics import auc
 from ..models import is_encoder_decoder, load_student
 from ..negative_options import GENERATED, iteration_steps
 from ..rationale_scorer import RationaleScorer
@@ -31,6 +30,7 @@ from .card import CardTrainer
 from .checkpoints import MeterPart
 from .discriminator_update import DISCRIMINATOR_FOLDER, load_scorer, update_of
 from .engine import ScoringEngine, for_later
+from .evaluating import EvaluatesRationales
 from .meter import Meter
 from .negatives import GeneratedNegatives, negative_source_of
 from .objective import LOGGED, RationaleParts, RationaleRows, rationale_parts, rationale_rows, record_rationales
@@ -39,7 +39,7 @@ from .score_counts import ScoreCounts
 from .scoring import RowScores
 
 
-class QCRDTrainer(CardTrainer):
+class QCRDTrainer(EvaluatesRationales, CardTrainer):
     """
     Trainer for Quality-guided Contrastive Rationale Distillation (QCRD).
 
@@ -321,37 +321,6 @@ class QCRDTrainer(CardTrainer):
             if ends_step:
                 self.discriminator_update.step(self.iteration)
         return loss
-
-    # ---- Evaluation ----
-
-    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys=None):
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.compute_loss_context_manager():
-            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
-        if prediction_loss_only:
-            return loss.detach(), None, None
-        # Token ids, not logits: the latter would not fit for any vocabulary of today.
-        return loss.detach(), outputs["predictions"], inputs["labels"]
-
-    def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
-        started = time.perf_counter()
-        self._meters["eval"].reset()
-        self._eval_scores = {True: [], False: []}
-        self._evaluating = True
-        try:
-            # A data loader draws its seed from torch's generator: evaluating must not change the run it interrupts.
-            with torch.random.fork_rng(devices=[]):
-                output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        finally:
-            self._evaluating = False
-        parts = self._meters["eval"].compute(self._sum_over_processes)
-        scores = {side: gather_object(values) for side, values in self._eval_scores.items()}
-        area = auc(scores[True], scores[False])
-        if area is not None:
-            parts["discriminator_auc"] = area
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in parts.items()})
-        self._clock += time.perf_counter() - started  # not a part of the training speed
-        return output
 
     # ---- Logging, saving, resuming ----
 
