@@ -1,18 +1,20 @@
-"""The number that a sentence, or a text without a cue, concludes with."""
+"""The number that a sentence concludes with."""
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from .cues import sentences
 from .guards import has_any, lowered, spaced_words
 from .numerals import Number, find_numbers
 
 
+LONGEST_SENTENCE = 1200  # of a longer one its end is read
+
 _EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
 # The same without its words; it begins with a set of characters, so that it is searched for quickly.
 _EQUALS_SIGN = re.compile(r"[=≈-](?:(?<=≈)|(?<=-)>|(?<==)(?:>|(?<![<>!=]=)=*))")
-_ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
+ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
 _REJECTED = re.compile(
     r"(?:(?:\bnot|n't|\bnever)(?: [a-z]+)?|\bneither|\brather than|\binstead of|\bnor|≠|!=|\bas opposed to|\bunlike)"
     r"(?: (?:be|equal(?: to)?|just|simply|exactly|the|a|an|as))*[ $\"'(]*$",
@@ -34,7 +36,7 @@ _NONE_LEFT = re.compile(
     re.IGNORECASE,
 )
 # Words that open the last clause of a conclusion. The loose ones may also add an aside ("16 died, leaving 4").
-_THEREFORE = re.compile(
+THEREFORE = re.compile(
     r"(?:^|[ ,;])(?:(?P<loose>meaning|giving(?: us)?|which gives|which leaves|leaving|which makes|making|resulting in|"
     r"which is|which equals|for a total of)|so|therefore|thus|hence|i\.e\.?|that is|that means|which means|consequently|"
     r"(?:which )?(?:rounds?|rounded) (?:up |down |off )?to(?! \w+ (?:decimal|significant|place|digit)))(?=[ ,:])|(?P<colon>:)(?= )",
@@ -50,11 +52,6 @@ REMARK = re.compile(
     r"^\W*(?:note\b|this is because|because\b|this assumes|i assumed|we assume|let me know|please|remember|for (?:comparison|reference|example)|alternatively|"
     r"keep in mind|i hope|hope this|explanation|however\b|additionally\b|moreover\b|furthermore\b|of course\b|it(?:'s| is) (?:worth|important)|"
     r"reason\b|if you)",
-    re.IGNORECASE,
-)
-_CHECK = re.compile(
-    r"^\W*(?:(?:double[- ]?)?check(?:ing)?\b|verif\w+|as a check|(?:to|(?:we|you) (?:can|could)(?: also)?|let's|let us) "
-    r"(?:double[- ]?check|check|verify|confirm)\b)",
     re.IGNORECASE,
 )
 EXPLAINS = re.compile(
@@ -92,6 +89,7 @@ _CLAUSE_END = re.compile(r",(?!\d)|$")
 
 # Words without one of which a pattern above cannot match.
 _REJECTING = ("not", "n't", "never", "neither", "than", "instead", "nor", "≠", "!=", "opposed", "unlike")
+_NONE_WORDS = ("no ", "none", "zero", "nothing")
 _DISMISSING = ("wrong", "incorrect", "too ", "not", "n't")
 _COUNTED_WORDS = frozenset(
     [*"no number page room level round answer".split()]
@@ -117,10 +115,10 @@ _STATED_WORDS = frozenset(
 _FOUND_WORDS = frozenset("of to only exactly with made".split())
 
 
-def _blank_asides(text: str) -> str:
+def blank_asides(text: str) -> str:
     if "(" not in text and "[" not in text:
         return text
-    return _ASIDE.sub(lambda match: " " * len(match.group()), text)
+    return ASIDE.sub(lambda match: " " * len(match.group()), text)
 
 
 def _equals(text: str) -> list[re.Match]:
@@ -141,14 +139,14 @@ def usable_numbers(text: str) -> tuple[Number, ...]:
         if (
             (may_reject and _REJECTED.search(text[max(0, number.start - 40) : number.start]))
             or (may_dismiss and _DISMISSED.match(text, number.end))
-            or (_LABEL_END.match(text, number.end) and _is_counted(text[max(0, number.start - 40) : number.start]))
+            or (_LABEL_END.match(text, number.end) and is_counted(text[max(0, number.start - 40) : number.start]))
         ):
             continue
         numbers.append(number)
     return tuple(numbers)
 
 
-def _is_counted(before: str) -> bool:
+def is_counted(before: str) -> bool:
     """Whether the number behind this text is a label, such as the 2 of "Step 2"."""
     if not before.endswith((" ", " #")):
         return False
@@ -179,7 +177,7 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
     cost = 0
     if any(start <= number.start < end for start, end in subordinate):
         cost += 4
-    if _is_counted(before):
+    if is_counted(before):
         cost += 3
     if number.ordinal:
         cost += 6
@@ -237,10 +235,10 @@ def _therefores(text: str) -> list[re.Match]:
             and not has_any(spaced, _THEREFORE_PHRASES)
         ):
             return []
-    return list(_THEREFORE.finditer(text))[::-1]
+    return list(THEREFORE.finditer(text))[::-1]
 
 
-def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
+def pick(sentence: str, results: "Results | None" = None) -> Number | None:
     """The number that a sentence concludes with.
 
     Numbers in brackets count only where there are no others. The last clause with a "so" counts, in it the result of an
@@ -249,13 +247,13 @@ def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
     Args:
         sentence (`str`):
             A sentence of a cleaned text.
-        results (`_Results`, *optional*):
+        results (`Results`, *optional*):
             Results of calculations in the text: a conclusion that restates one of them is preferred.
 
     Returns:
         `Number` or `None`: the number, if the sentence has one.
     """
-    outer = _blank_asides(_blank_asides(sentence))
+    outer = blank_asides(blank_asides(sentence))
     for text in (outer, sentence):
         numbers = [number for number in usable_numbers(text) if number.value is not None]
         if not numbers:
@@ -287,10 +285,10 @@ def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
     return None
 
 
-class _Results:
+class Results:
     """The result of the last equation in a text, read only where it matters."""
 
-    def __init__(self, parts: list[str]) -> None:
+    def __init__(self, parts: Callable[[], list[str]]) -> None:
         self._parts = parts
         self._found: frozenset[Fraction] | None = None
 
@@ -300,7 +298,7 @@ class _Results:
         return self._found
 
     def _read(self) -> frozenset[Fraction]:
-        for part in reversed(self._parts[-40:]):
+        for part in reversed(self._parts()[-40:]):
             if _equals(part):
                 numbers = [number for number in usable_numbers(part) if number.value is not None]
                 if result := after_equals(part, numbers):
@@ -308,57 +306,10 @@ class _Results:
         return frozenset()
 
 
-def _may_say_none_left(part: str) -> bool:
+def says_none_left(part: str) -> bool:
+    """Whether a sentence ends by saying that nothing is left."""
     low = lowered(part)
-    return "left" in low or "remain" in low
-
-
-def _backwards(parts: list[str], results: _Results) -> Fraction | None:
-    remark = None
-    for part in reversed(parts[-60:]):
-        if _may_say_none_left(part) and (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
-            return Fraction(0)
-        picked = pick(part, results)
-        if picked is None:
-            continue
-        remarks = REMARK.match(part) and "=" not in part
-        remarks = remarks and all(match.group("colon") for match in _THEREFORE.finditer(part))
-        if len(parts) > 1 and (remarks or _ASIDE.fullmatch(part.rstrip("."))):
-            remark = picked.value if remark is None else remark
-            continue
-        return picked.value
-    return remark
-
-
-def _before_check(parts: list[str], text: str) -> list[str]:
-    """The sentences without a check of the answer, which comes after a number."""
-    if not has_any(lowered(text), ("check", "verif", "confirm")):
-        return parts
-    looked, answered = 0, False
-    for index, part in enumerate(parts):
-        if not _CHECK.match(part):
-            continue
-        while looked < index and not answered:
-            answered = bool(usable_numbers(parts[looked]))
-            looked += 1
-        if answered:
-            return parts[:index]
-    return parts
-
-
-def conclude(text: str) -> Fraction | None:
-    """The number that a text ends on where nothing announces an answer.
-
-    Sentences are read from the last one back; remarks and checks of an answer are passed over.
-    """
-    parts = _before_check([part[-1200:] for part in sentences(text)], text)
-    results = _Results(parts)
-    for index, part in enumerate(parts[:4]):
-        if index and EXPLAINS.match(part):
-            # The answer first, then how it was found: they agree, or the way to it is told without an equation.
-            head = _backwards(parts[:index], results)
-            concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded and (not results.found() or head in results.found()):
-                return head
-            break
-    return _backwards(parts, results)
+    if not ("left" in low or "remain" in low) or not has_any(low, _NONE_WORDS):
+        return False
+    none = _NONE_LEFT.search(part)
+    return bool(none) and not usable_numbers(part[none.end() :])

@@ -108,11 +108,16 @@ _RETRACTION_WORDS = (
     *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
     *("actually", "correct", "error", "wrong", "not right", "let me"),
 )
+_ANSWER_WORD = re.compile(r"\bans")
 _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
-# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
+# Begins with a set of characters, not with an alternative, so that they are searched for quickly.
+_HEADING_SIGN = re.compile(
+    r"[:=](?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
+    rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
+)
 _STOP = re.compile(r"[.!?\n](?:(?<=\n)|(?<!\n)[.!?]*[\"')\]]*(?=\s|$))")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
@@ -179,18 +184,22 @@ def sentence_end(text: str, start: int, limit: int = REGION) -> int:
     return min(len(text), start + limit)
 
 
-def sentences(text: str) -> list[str]:
+def each_sentence(text: str) -> Iterator[str]:
     """Split a text at full stops and line ends."""
-    pieces, start = [], 0
+    start = 0
     for match in _STOP.finditer(text):
         if match.group() == "\n" or is_sentence_stop(text, match):
             piece = text[start : match.end()].strip()
             start = match.end()
             if piece:
-                pieces.append(piece)
+                yield piece
     if piece := text[start:].strip():
-        pieces.append(piece)
-    return pieces
+        yield piece
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text."""
+    return list(each_sentence(text))
 
 
 def _region_at(text: str, start: int) -> tuple[str, int]:
@@ -274,6 +283,19 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
         return found
     marks = [(match.start(), kind, match) for kind, match in found]
     return sorted(marks, key=lambda mark: (mark[0], _ORDER[mark[2].re]))
+
+
+def cannot_commit(text: str, low: str) -> bool:
+    """Whether nothing in a text, and in no beginning of it, can be a commit; by its lower case, which is `low`."""
+    if BOX_OPEN in text or "####" in text or "a:" in low or "a :" in low:
+        return False
+    if "ans" in low and _ANSWER_WORD.search(low):
+        return False
+    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
+        return False
+    if _HEADING_SIGN.search(low):
+        return False
+    return not (has_any(low, _OPEN_WORDS) and has_any(low, _OPEN_STARTS))
 
 
 def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:

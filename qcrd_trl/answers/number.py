@@ -3,8 +3,10 @@
 import re
 from fractions import Fraction
 
-from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, conclude, pick, usable_numbers
-from .cues import NO_ANSWER, Commit, cut_continuation, find_commits, is_refusal, resolve, sentences
+from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, pick, usable_numbers
+from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commits, is_refusal, resolve, sentences
+from .ending import conclude
+from .guards import lowered
 from .normalise import clean
 from .numerals import Number
 
@@ -146,10 +148,12 @@ def extract_number(text: str) -> Fraction | None:
     Returns:
         `Fraction` or `None`: the number; `None` where the text refuses, or commits to no single number.
     """
-    text = cut_continuation(_drop_enumeration(clean(text)))
-    # Headings such as "Result:" also stand before intermediate results: they count where nothing else does.
-    commits = list(find_commits(text))
-    commits.sort(key=lambda commit: commit.kind == "heading")
+    text = _drop_enumeration(clean(text))
+    commits: list[Commit] = []
+    if not cannot_commit(text, lowered(text)):
+        text = cut_continuation(text)
+        # Headings such as "Result:" also stand before intermediate results: they count where nothing else does.
+        commits = sorted(find_commits(text), key=lambda commit: commit.kind == "heading")
     return resolve(text, commits, _read_commit, conclude)
 
 

@@ -13,7 +13,7 @@ MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to r
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
 # Begins with a set of characters, not with an alternative, so that it is searched for quickly.
-_RUN = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
+PLACE_OF_DIGITS = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
 _SPACED_GROUPS = re.compile(r"(?: \d{3})+(\.\d+)?(?!\d|[,.:/]\d)")
 _PLAIN = re.compile(r"\d*\.?\d+")
 _GROUPED = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}|\d{1,3}(?:'\d{3})+|\d{1,3}(?:_\d{3})+)(\.\d+)?")
@@ -92,7 +92,7 @@ def _read_run(run: str) -> Fraction | None:
     if len(run) > MAX_DIGITS:
         return None
     if _PLAIN.fullmatch(run):
-        return Fraction(run if run[0] != "." else f"0{run}")
+        return Fraction(int(run)) if run.isdigit() else Fraction(run if run[0] != "." else f"0{run}")
     if match := _GROUPED.fullmatch(run):
         return Fraction(re.sub("[,'_]", "", run)) if match else None
     return None
@@ -208,15 +208,13 @@ def _is_glued(text: str, start: int, digits: int) -> bool:
     return (text[digits - 1 : digits].isalpha() or text[digits - 1 : digits] == "_") if digits else False
 
 
-@lru_cache(maxsize=4096)
-def _whole(digits: str) -> Fraction:
-    return Fraction(int(digits))
+_run_value = lru_cache(maxsize=8192)(_read_run)  # most numbers stand in a text several times
 
 
-def _plain(text: str, match: re.Match) -> Number | None:
+def plain_number(text: str, match: re.Match) -> Number | None:
     """The number of a run of digits, if nothing around it can change what it is; else `None`, and all has to be tried."""
     run = match.group().rstrip(",._'")
-    if not run.isdigit() or len(run) > 15:
+    if len(run) > 15 or run[0] == "." or (value := _run_value(run)) is None:
         return None
     start = match.start()
     end = start + len(run)
@@ -228,12 +226,12 @@ def _plain(text: str, match: re.Match) -> Number | None:
     if begin:
         nearest = text[begin - 1]
         if nearest in "*×÷":
-            return Number(begin, end, _whole(run), False, True)
+            return Number(begin, end, value, False, True)
         if nearest == "=":
-            return Number(begin, end, _whole(run), False, operand)
+            return Number(begin, end, value, False, operand)
         if nearest == "(":
             operand = operand or bool(_BEFORE_OPERATOR.search(text, max(0, begin - 16), begin))
-            return Number(begin, end, _whole(run), False, operand)
+            return Number(begin, end, value, False, operand)
         if nearest != " " or begin < 2:
             return None
         before = text[begin - 2]
@@ -247,14 +245,14 @@ def _plain(text: str, match: re.Match) -> Number | None:
             before in "serdpyb" and text[max(0, begin - 9) : begin - 1].lower().endswith(_NOT_PLAIN_BEFORE)
         ):
             return None
-    return Number(begin, end, _whole(run), False, operand)
+    return Number(begin, end, value, False, operand)
 
 
 def find_numbers(text: str) -> list[Number]:
     """Find the numbers of a cleaned text, left to right."""
     found, position = [], 0
-    while match := _RUN.search(text, position):
-        if plain := _plain(text, match):
+    while match := PLACE_OF_DIGITS.search(text, position):
+        if plain := plain_number(text, match):
             found.append(plain)
             position = plain.end
             continue

@@ -1,0 +1,174 @@
+"""The number that a text ends on where nothing announces an answer.
+
+Most rationales end in a sentence such as "Therefore, Ann has 12 apples left." or "She has 7 + 5 = 12 apples." Where a text
+checks no answer, and explains none, its last sentence decides, and the others are not looked at. Where that holds one bare
+number, or one behind its last equals sign, so does that number, whatever else it says. Each short way here is taken under
+conditions in which the long one, behind it, can give nothing else.
+"""
+
+import re
+from fractions import Fraction
+
+from .conclusion import (
+    ASIDE,
+    CONCLUSION,
+    EXPLAINS,
+    LONGEST_SENTENCE,
+    REMARK,
+    THEREFORE,
+    Results,
+    blank_asides,
+    is_counted,
+    pick,
+    says_none_left,
+    usable_numbers,
+)
+from .cues import each_sentence, sentences
+from .guards import has_any, lowered, spaced_words
+from .numerals import PLACE_OF_DIGITS, plain_number
+from .words import VOCABULARY
+
+
+_CHECK = re.compile(
+    r"^\W*(?:(?:double[- ]?)?check(?:ing)?\b|verif\w+|as a check|(?:to|(?:we|you) (?:can|could)(?: also)?|let's|let us) "
+    r"(?:double[- ]?check|check|verify|confirm)\b)",
+    re.IGNORECASE,
+)
+_CHECKING = ("check", "verif", "confirm")  # words without one of which it cannot match
+# What `EXPLAINS` begins a sentence with, behind the end of another.
+_MAY_EXPLAIN = re.compile(
+    r"[.!?\n]\W*(?:to [fsgacdruw]|this is b|here|explan|because|the reason|you can|reasoning|we can)"
+)
+# What rejects or dismisses a number of the last sentence, gives two of them, or writes an equation in another way.
+_UNCLEAR = ("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike") + (
+    ("wrong", "incorrect", "too ", " or ", "equal", "->")
+)
+# What may open another clause behind the result of an equation.
+_CLAUSES = (
+    *(": ", "so", "therefore", "thus", "hence", "that", "which", "round", "meaning", "giving", "leaving", "making"),
+    *("resulting", "total of", "i.e", "i e", "consequently"),
+)
+
+
+def conclude(text: str) -> Fraction | None:
+    """The number that a text ends on where nothing announces an answer.
+
+    Sentences are read from the last one back; remarks and checks of an answer are passed over.
+    """
+    low = lowered(text)
+    if not has_any(low, _CHECKING) and (value := _by_last_sentence(text, low)) is not None:
+        return value
+    parts = _before_check([part[-LONGEST_SENTENCE:] for part in sentences(text)], low)
+    results = Results(lambda: parts)
+    for index, part in enumerate(parts[:4]):
+        if index and EXPLAINS.match(part):
+            # The answer first, then how it was found: they agree, or the way to it is told without an equation.
+            head = _backwards(parts[:index], results)
+            concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
+            if head is not None and not concluded and (not results.found() or head in results.found()):
+                return head
+            break
+    return _backwards(parts, results)
+
+
+def _backwards(parts: list[str], results: Results) -> Fraction | None:
+    remark = None
+    for part in reversed(parts[-60:]):
+        if says_none_left(part):
+            return Fraction(0)
+        picked = pick(part, results)
+        if picked is None:
+            continue
+        remarks = REMARK.match(part) and "=" not in part
+        remarks = remarks and all(match.group("colon") for match in THEREFORE.finditer(part))
+        if len(parts) > 1 and (remarks or ASIDE.fullmatch(part.rstrip("."))):
+            remark = picked.value if remark is None else remark
+            continue
+        return picked.value
+    return remark
+
+
+def _before_check(parts: list[str], low: str) -> list[str]:
+    """The sentences, of a text whose lower case is `low`, without a check of the answer, which comes after a number."""
+    if not has_any(low, _CHECKING):
+        return parts
+    looked, answered = 0, False
+    for index, part in enumerate(parts):
+        if not _CHECK.match(part):
+            continue
+        while looked < index and not answered:
+            answered = bool(usable_numbers(parts[looked]))
+            looked += 1
+        if answered:
+            return parts[:index]
+    return parts
+
+
+def _by_last_sentence(text: str, low: str) -> Fraction | None:
+    """What `_backwards` finds in the last sentence of a text without checks; `None` where others may count as well."""
+    sentence = _last_sentence(text)
+    if len(sentence) > LONGEST_SENTENCE or sentence[:1] in ("", "(", "[") or REMARK.match(sentence):
+        return None
+    # A conclusion is never passed over for what is said in front of an explanation.
+    if not CONCLUSION.match(sentence) and _MAY_EXPLAIN.search(low) and _explains(text):
+        return None
+    if says_none_left(sentence):
+        return Fraction(0)
+    value = _plain_number(sentence)
+    if value is None:
+        picked = pick(sentence, Results(lambda: [part[-LONGEST_SENTENCE:] for part in sentences(text)]))
+        value = None if picked is None else picked.value
+    return value
+
+
+def _last_sentence(text: str) -> str:
+    """What `sentences` gives last: a line feed always ends a sentence, and so does a full stop behind a common word."""
+    line = text[text.rfind("\n") + 1 :]
+    stop = line.rfind(". ", 0, -2)
+    if stop > 0:
+        word = line[max(0, stop - 8) : stop].rpartition(" ")[2]
+        if len(word) > 4 and word.isascii() and word.isalpha() and word.lower() != "approx":
+            line = line[stop + 1 :]
+    parts = sentences(line)
+    return parts[-1] if parts else ""
+
+
+def _explains(text: str) -> bool:
+    """Whether one of the first sentences opens an explanation, the answer in front of it."""
+    for index, part in enumerate(each_sentence(text)):
+        if index > 3:
+            break
+        if index and EXPLAINS.match(part[-LONGEST_SENTENCE:]):
+            return True
+    return False
+
+
+def _plain_number(sentence: str) -> Fraction | None:
+    """The number that `pick` takes of a sentence; `None` where that depends on its words."""
+    low = sentence.lower()
+    if not sentence.isascii() or has_any(low, _UNCLEAR):
+        return None
+    if "(" in sentence or "[" in sentence:
+        sentence = blank_asides(blank_asides(sentence))
+    sign = sentence.rfind("=")
+    if sign >= 0:
+        if sentence[max(0, sign - 1) : sign] in ("<", ">", "!", "=") or sentence[sign + 1 : sign + 2] == ">":
+            return None
+        place = sign + 1
+        place += sentence[place : place + 1] == " "
+        place += sentence[place : place + 1] == "$"
+        match = PLACE_OF_DIGITS.match(sentence, place)
+        number = plain_number(sentence, match) if match else None
+        # The first number behind the last equals sign: only a clause behind it could hold one that counts more.
+        if number is None or number.operand or has_any(low[number.end :], _CLAUSES):
+            return None
+        return number.value
+    match = PLACE_OF_DIGITS.search(sentence)
+    number = plain_number(sentence, match) if match else None
+    if number is None or number.operand or PLACE_OF_DIGITS.search(sentence, number.end):
+        return None
+    # A label such as the 2 of "This is step 2."
+    following = sentence[number.end : number.end + 2].lstrip(" ")[:1]
+    if following in (":", ".", ")") and is_counted(sentence[max(0, number.start - 40) : number.start]):
+        return None
+    return number.value if VOCABULARY.isdisjoint(spaced_words(sentence).split()) else None
