@@ -35,13 +35,15 @@ _CHECK = re.compile(
     re.IGNORECASE,
 )
 _CHECKING = ("check", "verif", "confirm")  # words without one of which it cannot match
-# What `EXPLAINS` begins a sentence with, behind the end of another.
+# What `_CHECK` and `EXPLAINS` begin a sentence with, behind the end of another.
+_MAY_CHECK = re.compile(r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you |let)")
 _MAY_EXPLAIN = re.compile(
     r"[.!?\n]\W*(?:to [fsgacdruw]|this is b|here|explan|because|the reason|you can|reasoning|we can)"
 )
 # What rejects or dismisses a number of the last sentence, gives two of them, or writes an equation in another way.
-_UNCLEAR = ("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike") + (
-    ("wrong", "incorrect", "too ", " or ", "equal", "->")
+_UNCLEAR = (
+    *("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike"),
+    *("wrong", "incorrect", "too ", " or ", "equal", "->"),
 )
 # What may open another clause behind the result of an equation.
 _CLAUSES = (
@@ -56,17 +58,21 @@ def conclude(text: str) -> Fraction | None:
     Sentences are read from the last one back; remarks and checks of an answer are passed over.
     """
     low = lowered(text)
-    if not has_any(low, _CHECKING) and (value := _by_last_sentence(text, low)) is not None:
+    may_check = has_any(low, _CHECKING) and _MAY_CHECK.search(low)
+    if not may_check and (value := _by_last_sentence(text, low)) is not None:
         return value
-    parts = _before_check([part[-LONGEST_SENTENCE:] for part in sentences(text)], low)
+    parts = [part[-LONGEST_SENTENCE:] for part in sentences(text)]
+    if may_check:
+        parts = _before_check(parts)
     results = Results(lambda: parts)
     for index, part in enumerate(parts[:4]):
         if index and EXPLAINS.match(part):
             # The answer first, then how it was found: they agree, or the way to it is told without an equation.
             head = _backwards(parts[:index], results)
             concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded and (not results.found() or head in results.found()):
-                return head
+            if head is not None and not concluded:
+                end = _backwards(parts, results)
+                return head if head == end or not results.found() or head in results.found() else end
             break
     return _backwards(parts, results)
 
@@ -76,22 +82,20 @@ def _backwards(parts: list[str], results: Results) -> Fraction | None:
     for part in reversed(parts[-60:]):
         if says_none_left(part):
             return Fraction(0)
-        picked = pick(part, results)
-        if picked is None:
+        value = _concluded(part, results)
+        if value is None:
             continue
         remarks = REMARK.match(part) and "=" not in part
         remarks = remarks and all(match.group("colon") for match in THEREFORE.finditer(part))
         if len(parts) > 1 and (remarks or ASIDE.fullmatch(part.rstrip("."))):
-            remark = picked.value if remark is None else remark
+            remark = value if remark is None else remark
             continue
-        return picked.value
+        return value
     return remark
 
 
-def _before_check(parts: list[str], low: str) -> list[str]:
-    """The sentences, of a text whose lower case is `low`, without a check of the answer, which comes after a number."""
-    if not has_any(low, _CHECKING):
-        return parts
+def _before_check(parts: list[str]) -> list[str]:
+    """The sentences without a check of the answer, which comes after a number."""
     looked, answered = 0, False
     for index, part in enumerate(parts):
         if not _CHECK.match(part):
@@ -114,10 +118,14 @@ def _by_last_sentence(text: str, low: str) -> Fraction | None:
         return None
     if says_none_left(sentence):
         return Fraction(0)
+    return _concluded(sentence, Results(lambda: [part[-LONGEST_SENTENCE:] for part in sentences(text)]))
+
+
+def _concluded(sentence: str, results: Results) -> Fraction | None:
+    """The value that `pick` takes of a sentence."""
     value = _plain_number(sentence)
-    if value is None:
-        picked = pick(sentence, Results(lambda: [part[-LONGEST_SENTENCE:] for part in sentences(text)]))
-        value = None if picked is None else picked.value
+    if value is None and (picked := pick(sentence, results)):
+        value = picked.value
     return value
 
 
@@ -144,7 +152,7 @@ def _explains(text: str) -> bool:
 
 
 def _plain_number(sentence: str) -> Fraction | None:
-    """The number that `pick` takes of a sentence; `None` where that depends on its words."""
+    """The same where it does not depend on the words of the sentence, or else `None`."""
     low = sentence.lower()
     if not sentence.isascii() or has_any(low, _UNCLEAR):
         return None
