@@ -1,15 +1,16 @@
 """The number that a sentence concludes with."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 
 from .guards import has_any, lowered, spaced_words
-from .numerals import Number, find_numbers
+from .numerals import PLACE_OF_DIGITS, Number, find_numbers, plain_number
 
 
 LONGEST_SENTENCE = 1200  # of a longer one its end is read
+EQUATION_REACH = 40  # sentences from the end in which the last equation is looked for
 
 _EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
 # The same without its words; it begins with a set of characters, so that it is searched for quickly.
@@ -90,6 +91,11 @@ _CLAUSE_END = re.compile(r",(?!\d)|$")
 # Words without one of which a pattern above cannot match.
 _REJECTING = ("not", "n't", "never", "neither", "than", "instead", "nor", "≠", "!=", "opposed", "unlike")
 _NONE_WORDS = ("no ", "none", "zero", "nothing")
+# What rejects or dismisses a number of a sentence, gives two, or writes an equation in another way.
+UNCLEAR = (
+    *("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike"),
+    *("wrong", "incorrect", "too ", " or ", "equal", "->"),
+)
 _DISMISSING = ("wrong", "incorrect", "too ", "not", "n't")
 _COUNTED_WORDS = frozenset(
     [*"no number page room level round answer".split()]
@@ -127,6 +133,11 @@ def _equals(text: str) -> list[re.Match]:
     if "=" in text or "->" in text or "≈" in text:
         return list(_EQUALS_SIGN.finditer(text))
     return []
+
+
+def has_equation(text: str) -> bool:
+    """Whether something in a text equals something, by a sign or in words."""
+    return ("=" in text or "->" in text or "≈" in text or "equal" in lowered(text)) and bool(_equals(text))
 
 
 @lru_cache(maxsize=64)  # the last sentences are looked at several times
@@ -168,6 +179,19 @@ def after_equals(text: str, numbers: list[Number]) -> Number | None:
             if left and sign.start() - left[-1].end <= 1 and not left[-1].operand:
                 return left[-1]  # 12 = x
     return None
+
+
+def behind_last_sign(text: str) -> Number | None:
+    """What `after_equals` gives for "8 + 4 = 12 apples", in ASCII and without the words of `UNCLEAR`; `None`: not so plain."""
+    sign = text.rfind("=")
+    if sign < 0 or text[max(0, sign - 1) : sign] in ("<", ">", "!", "=") or text[sign + 1 : sign + 2] == ">":
+        return None
+    place = sign + 1
+    place += text[place : place + 1] == " "
+    place += text[place : place + 1] == "$"
+    match = PLACE_OF_DIGITS.match(text, place)
+    number = plain_number(text, match) if match else None
+    return None if number is None or number.operand else number
 
 
 def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spaced: str | None) -> int:
@@ -286,9 +310,9 @@ def pick(sentence: str, results: "Results | None" = None) -> Number | None:
 
 
 class Results:
-    """The result of the last equation in a text, read only where it matters."""
+    """The result of the last equation in a text, read only where it matters: of its sentences, the last one first."""
 
-    def __init__(self, parts: Callable[[], list[str]]) -> None:
+    def __init__(self, parts: Callable[[], Iterable[str]]) -> None:
         self._parts = parts
         self._found: frozenset[Fraction] | None = None
 
@@ -298,8 +322,10 @@ class Results:
         return self._found
 
     def _read(self) -> frozenset[Fraction]:
-        for part in reversed(self._parts()[-40:]):
-            if _equals(part):
+        for part in self._parts():
+            if has_equation(part):
+                if part.isascii() and not has_any(part.lower(), UNCLEAR) and (number := behind_last_sign(part)):
+                    return frozenset([number.value])
                 numbers = [number for number in usable_numbers(part) if number.value is not None]
                 if result := after_equals(part, numbers):
                     return frozenset([result.value])

@@ -41,7 +41,7 @@ _OTHER = re.compile(
 _BOX = re.compile(f"{BOX_OPEN}[^{BOX_OPEN}]")
 _HASH = re.compile(r"#{4} ?(?=\S)")
 _BEFORE = re.compile(
-    rf"(?<=[\w.%)\]'\"]) (?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
+    rf" (?<=[\w.%)\]'\"] )(?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
     re.IGNORECASE,
 )
 _LABELLED = re.compile(r"^ ?(?:(?:the )?(?:final )?answer|step|part|question|solution|problem|explanation)\b", re.I)
@@ -108,7 +108,7 @@ _RETRACTION_WORDS = (
     *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
     *("actually", "correct", "error", "wrong", "not right", "let me"),
 )
-_ANSWER_WORD = re.compile(r"\bans")
+_ANSWER_WORD = re.compile(r"ans(?<!\wans)")  # begins with letters, so that it is searched for quickly
 _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
@@ -287,15 +287,15 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
 
 def cannot_commit(text: str, low: str) -> bool:
     """Whether nothing in a text, and in no beginning of it, can be a commit; by its lower case, which is `low`."""
-    if BOX_OPEN in text or "####" in text or "a:" in low or "a :" in low:
+    if BOX_OPEN in text or "####" in text or _ANSWER_WORD.search(low) or len(low) != len(text):
         return False
-    if "ans" in low and _ANSWER_WORD.search(low):
+    if ("a:" in low or "a :" in low) and _LINE.search(text):
         return False
     if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
         return False
-    if _HEADING_SIGN.search(low):
+    if _HEADING_SIGN.search(low) and _OTHER.search(text):
         return False
-    return not (has_any(low, _OPEN_WORDS) and has_any(low, _OPEN_STARTS))
+    return not (has_any(low, _OPEN_WORDS) and _find_from(_OPEN, text, places_of(low, _OPEN_STARTS)))
 
 
 def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:

@@ -7,17 +7,22 @@ conditions in which the long one, behind it, can give nothing else.
 """
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 
 from .conclusion import (
     ASIDE,
     CONCLUSION,
+    EQUATION_REACH,
     EXPLAINS,
     LONGEST_SENTENCE,
     REMARK,
     THEREFORE,
+    UNCLEAR,
     Results,
+    behind_last_sign,
     blank_asides,
+    has_equation,
     is_counted,
     pick,
     says_none_left,
@@ -40,11 +45,6 @@ _MAY_CHECK = re.compile(r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you
 _MAY_EXPLAIN = re.compile(
     r"[.!?\n]\W*(?:to [fsgacdruw]|this is b|here|explan|because|the reason|you can|reasoning|we can)"
 )
-# What rejects or dismisses a number of the last sentence, gives two of them, or writes an equation in another way.
-_UNCLEAR = (
-    *("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike"),
-    *("wrong", "incorrect", "too ", " or ", "equal", "->"),
-)
 # What may open another clause behind the result of an equation.
 _CLAUSES = (
     *(": ", "so", "therefore", "thus", "hence", "that", "which", "round", "meaning", "giving", "leaving", "making"),
@@ -64,7 +64,7 @@ def conclude(text: str) -> Fraction | None:
     parts = [part[-LONGEST_SENTENCE:] for part in sentences(text)]
     if may_check:
         parts = _before_check(parts)
-    results = Results(lambda: parts)
+    results = Results(lambda: reversed(parts[-EQUATION_REACH:]))
     for index, part in enumerate(parts[:4]):
         if index and EXPLAINS.match(part):
             # The answer first, then how it was found: they agree, or the way to it is told without an equation.
@@ -118,7 +118,17 @@ def _by_last_sentence(text: str, low: str) -> Fraction | None:
         return None
     if says_none_left(sentence):
         return Fraction(0)
-    return _concluded(sentence, Results(lambda: [part[-LONGEST_SENTENCE:] for part in sentences(text)]))
+    return _concluded(sentence, Results(lambda: _with_equations(text)))
+
+
+def _with_equations(text: str) -> Iterator[str]:
+    """The last sentences of a text, the last one first, but for lines that hold no equation."""
+    if sum(map(text.count, "\n.!?")) >= EQUATION_REACH:
+        yield from reversed([part[-LONGEST_SENTENCE:] for part in sentences(text)][-EQUATION_REACH:])
+        return
+    for line in reversed(text.split("\n")):
+        if has_equation(line):
+            yield from reversed([part[-LONGEST_SENTENCE:] for part in sentences(line)])
 
 
 def _concluded(sentence: str, results: Results) -> Fraction | None:
@@ -154,23 +164,14 @@ def _explains(text: str) -> bool:
 def _plain_number(sentence: str) -> Fraction | None:
     """The same where it does not depend on the words of the sentence, or else `None`."""
     low = sentence.lower()
-    if not sentence.isascii() or has_any(low, _UNCLEAR):
+    if not sentence.isascii() or has_any(low, UNCLEAR):
         return None
     if "(" in sentence or "[" in sentence:
         sentence = blank_asides(blank_asides(sentence))
-    sign = sentence.rfind("=")
-    if sign >= 0:
-        if sentence[max(0, sign - 1) : sign] in ("<", ">", "!", "=") or sentence[sign + 1 : sign + 2] == ">":
-            return None
-        place = sign + 1
-        place += sentence[place : place + 1] == " "
-        place += sentence[place : place + 1] == "$"
-        match = PLACE_OF_DIGITS.match(sentence, place)
-        number = plain_number(sentence, match) if match else None
-        # The first number behind the last equals sign: only a clause behind it could hold one that counts more.
-        if number is None or number.operand or has_any(low[number.end :], _CLAUSES):
-            return None
-        return number.value
+    if "=" in sentence:
+        # The number behind the last equals sign: only a clause behind it could hold one that counts more.
+        number = behind_last_sign(sentence)
+        return None if number is None or has_any(low[number.end :], _CLAUSES) else number.value
     match = PLACE_OF_DIGITS.search(sentence)
     number = plain_number(sentence, match) if match else None
     if number is None or number.operand or PLACE_OF_DIGITS.search(sentence, number.end):

@@ -50,6 +50,12 @@ _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
 # A line that begins like a rule, a heading, a quotation or the point of a list.
 _MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
+_RULE = re.compile(r"^[ |:=-]{3,}$", re.MULTILINE)  # below headings and in tables
+# Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
+_HEADING = re.compile(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", re.MULTILINE)
+_QUOTATION = re.compile(r"^ ?>{1,4} ?", re.MULTILINE)
+_POINT = re.compile(r"^ ?[*•◦‣-] (?=\S)", re.MULTILINE)
+_SUPERSCRIPT_CHARACTERS = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻")
 _CONTROLS = {code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10}
 _VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
 
@@ -78,8 +84,11 @@ def plain_characters(text: str) -> str:
     if not text.isascii():
         if "− " in text:
             text = re.sub(r"− +(?=[\d.$])", "−", text)  # a true minus sign belongs to its number
-        text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
-        for char in set(_FOREIGN.findall(text)):  # what a character becomes holds no character that becomes another
+        foreign = set(_FOREIGN.findall(text))
+        if not foreign.isdisjoint(_SUPERSCRIPT_CHARACTERS):
+            text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
+            foreign = set(_FOREIGN.findall(text))
+        for char in foreign:  # what a character becomes holds no character that becomes another
             text = text.replace(char, _plain_character(char))
         if _VULGAR in text:
             text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
@@ -120,11 +129,12 @@ def strip_markup(text: str) -> str:
         # A space and a word, not a second operand, follow the closing star of "*42* apples".
         text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
     if text[:1] in " |:=#>*•◦‣-" or _MARKED_LINE.search(text):
-        text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
-        # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
-        text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^ ?>{1,4} ?", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^ ?[*•◦‣-] (?=\S)", "", text, flags=re.MULTILINE)
+        text = _RULE.sub("", text)
+        if "#" in text:
+            text = _HEADING.sub("", text)
+        if ">" in text:
+            text = _QUOTATION.sub("", text)
+        text = _POINT.sub("", text)
     return text.replace("$$", " ")
 
 
