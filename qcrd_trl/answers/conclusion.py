@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-from .guards import has_any, lowered, spaced_words
+from .guards import has_any, lowered, places_of, spaced_words
 from .numerals import PLACE_OF_DIGITS, Number, find_numbers, plain_number
 
 
@@ -96,6 +96,7 @@ UNCLEAR = (
     *("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike"),
     *("wrong", "incorrect", "too ", " or ", "equal", "->"),
 )
+_RESTATED = 4  # how much better the result of a calculation looks
 _DISMISSING = ("wrong", "incorrect", "too ", "not", "n't")
 _COUNTED_WORDS = frozenset(
     [*"no number page room level round answer".split()]
@@ -107,10 +108,9 @@ _COUNTED_WORDS = frozenset(
     ]
 )
 _COUNTED_ENDS = tuple(sorted(_COUNTED_WORDS))
-_THEREFORE_WORDS = frozenset(
-    "meaning giving leaving making resulting so therefore thus hence consequently rounds round rounded".split()
+_THEREFORE_STARTS = frozenset(
+    "meaning giving which leaving making resulting for so therefore thus hence i that consequently rounds round rounded".split()
 )
-_THEREFORE_PHRASES = ("which ", "that is", "that means", "a total of", "i e")
 _SUBORDINATE_WORDS = frozenset(
     "because since after before when while if although though than where who out until unless given as".split()
 )
@@ -251,15 +251,22 @@ def _is_aside(match: re.Match, text: str, numbers: list[Number], results: frozen
 
 def _therefores(text: str) -> list[re.Match]:
     """Words that open a clause of a conclusion, the last one first."""
-    if ": " not in text:
-        spaced = spaced_words(text)
-        if (
-            spaced is not None
-            and _THEREFORE_WORDS.isdisjoint(spaced.split())
-            and not has_any(spaced, _THEREFORE_PHRASES)
-        ):
-            return []
-    return list(THEREFORE.finditer(text))[::-1]
+    spaced = spaced_words(text)
+    if spaced is None:
+        return list(THEREFORE.finditer(text))[::-1]
+    words = _THEREFORE_STARTS.intersection(spaced.split())
+    if not words and ": " not in text:
+        return []
+    places = places_of(spaced, words)
+    if ": " in text:
+        places = sorted([*places, *(place + 1 for place in places_of(text, (": ",)))])
+    found, end = [], 0
+    for place in places:
+        match = THEREFORE.match(text, max(0, place - 1)) or THEREFORE.match(text, place)
+        if match and match.start() >= end:
+            found.append(match)
+            end = match.end()
+    return found[::-1]
 
 
 def pick(sentence: str, results: "Results | None" = None) -> Number | None:
@@ -303,10 +310,22 @@ def pick(sentence: str, results: "Results | None" = None) -> Number | None:
         spaced = spaced_words(text)
         spans = _subordinate_spans(text, spaced)
         costs = [_demotion(text, number, spans, spaced) for number in numbers]
-        found = results.found() if results else frozenset()
-        costs = [cost - 4 * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
-        return numbers[costs.index(min(costs))]
+        best = costs.index(min(costs))
+        if results and _could_lose(best, numbers, costs):
+            found = results.found()
+            costs = [cost - _RESTATED * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
+            best = costs.index(min(costs))
+        return numbers[best]
     return None
+
+
+def _could_lose(best: int, numbers: list[Number], costs: list[int]) -> bool:
+    """Whether another number would look better if it were the result of a calculation and the best one were not."""
+    value, cost = numbers[best].value, costs[best] + _RESTATED
+    return any(
+        number.value != value and (other < cost or (other == cost and place < best))
+        for place, (number, other) in enumerate(zip(numbers, costs, strict=True))
+    )
 
 
 class Results:

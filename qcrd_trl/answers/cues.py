@@ -184,22 +184,18 @@ def sentence_end(text: str, start: int, limit: int = REGION) -> int:
     return min(len(text), start + limit)
 
 
-def each_sentence(text: str) -> Iterator[str]:
+def sentences(text: str) -> list[str]:
     """Split a text at full stops and line ends."""
-    start = 0
+    pieces, start = [], 0
     for match in _STOP.finditer(text):
         if match.group() == "\n" or is_sentence_stop(text, match):
             piece = text[start : match.end()].strip()
             start = match.end()
             if piece:
-                yield piece
+                pieces.append(piece)
     if piece := text[start:].strip():
-        yield piece
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text."""
-    return list(each_sentence(text))
+        pieces.append(piece)
+    return pieces
 
 
 def _region_at(text: str, start: int) -> tuple[str, int]:

@@ -28,7 +28,7 @@ from .conclusion import (
     says_none_left,
     usable_numbers,
 )
-from .cues import each_sentence, sentences
+from .cues import sentences
 from .guards import has_any, lowered, spaced_words
 from .numerals import PLACE_OF_DIGITS, plain_number
 from .words import VOCABULARY
@@ -59,22 +59,27 @@ def conclude(text: str) -> Fraction | None:
     """
     low = lowered(text)
     may_check = has_any(low, _CHECKING) and _MAY_CHECK.search(low)
-    if not may_check and (value := _by_last_sentence(text, low)) is not None:
+    last = "" if may_check else _last_sentence(text)
+    # A conclusion is never passed over for what is said in front of an explanation.
+    explains = not CONCLUSION.match(last) and bool(_MAY_EXPLAIN.search(low))
+    if not explains and (value := _deciding(last, text)) is not None:
         return value
     parts = [part[-LONGEST_SENTENCE:] for part in sentences(text)]
     if may_check:
         parts = _before_check(parts)
     results = Results(lambda: reversed(parts[-EQUATION_REACH:]))
-    for index, part in enumerate(parts[:4]):
-        if index and EXPLAINS.match(part):
-            # The answer first, then how it was found: they agree, or the way to it is told without an equation.
-            head = _backwards(parts[:index], results)
-            concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded:
-                end = _backwards(parts, results)
-                return head if head == end or not results.found() or head in results.found() else end
-            break
-    return _backwards(parts, results)
+    explanation = next((place for place, part in enumerate(parts[:4]) if place and EXPLAINS.match(part)), 0)
+    if not explanation:
+        value = _deciding(last, text) if explains else None
+        return _backwards(parts, results) if value is None else value
+    end = _backwards(parts, results)
+    if any(CONCLUSION.match(later) for later in parts[explanation + 1 :]):
+        return end
+    # The answer first, then how it was found: they agree, or the way to it is told without an equation.
+    head = _backwards(parts[:explanation], results)
+    if head is None or head == end or (results.found() and head not in results.found()):
+        return end
+    return head
 
 
 def _backwards(parts: list[str], results: Results) -> Fraction | None:
@@ -108,13 +113,9 @@ def _before_check(parts: list[str]) -> list[str]:
     return parts
 
 
-def _by_last_sentence(text: str, low: str) -> Fraction | None:
-    """What `_backwards` finds in the last sentence of a text without checks; `None` where others may count as well."""
-    sentence = _last_sentence(text)
+def _deciding(sentence: str, text: str) -> Fraction | None:
+    """What `_backwards` finds in the last sentence of a text; `None` where others may count as well."""
     if len(sentence) > LONGEST_SENTENCE or sentence[:1] in ("", "(", "[") or REMARK.match(sentence):
-        return None
-    # A conclusion is never passed over for what is said in front of an explanation.
-    if not CONCLUSION.match(sentence) and _MAY_EXPLAIN.search(low) and _explains(text):
         return None
     if says_none_left(sentence):
         return Fraction(0)
@@ -149,16 +150,6 @@ def _last_sentence(text: str) -> str:
             line = line[stop + 1 :]
     parts = sentences(line)
     return parts[-1] if parts else ""
-
-
-def _explains(text: str) -> bool:
-    """Whether one of the first sentences opens an explanation, the answer in front of it."""
-    for index, part in enumerate(each_sentence(text)):
-        if index > 3:
-            break
-        if index and EXPLAINS.match(part[-LONGEST_SENTENCE:]):
-            return True
-    return False
 
 
 def _plain_number(sentence: str) -> Fraction | None:
