@@ -273,6 +273,9 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
         found = [(kind, match) for kind, pattern in _patterns_of(text, low) for match in pattern.finditer(text)]
         if "ans" in low:
             found += [("cue", match) for match in _find_from(_ANSWER, text, places_of(low, ("ans",)))]
+        if "answer" in low or "a:" in low or "a :" in low or "####" in text:
+            lines = [0, *(place + 1 for place in places_of(text, "\n"))]
+            found += [("cue", match) for match in _find_from(_LINE, text, lines)]
         if has_any(low, _OPEN_WORDS):
             found += [("open", match) for match in _find_from(_OPEN, text, places_of(low, _OPEN_STARTS))]
     if not found:
@@ -302,8 +305,6 @@ def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
     if "####" in text:
         found.append(("hash", _HASH))
     has_answer = "answer" in low
-    if has_answer or "a:" in low or "a :" in low or "####" in text:
-        found.append(("cue", _LINE))
     if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
         found.append(("cue", _CORRECTION))
     if has_answer:

@@ -45,6 +45,7 @@ _MAY_CHECK = re.compile(r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you
 _MAY_EXPLAIN = re.compile(
     r"[.!?\n]\W*(?:to [fsgacdruw]|this is b|here|explan|because|the reason|you can|reasoning|we can)"
 )
+_INNER_STOP = re.compile(r"[.!?][.!?]*[\"')\]]*\s")  # wherever a sentence ends, and another follows in its line
 # What may open another clause behind the result of an equation.
 _CLAUSES = (
     *(": ", "so", "therefore", "thus", "hence", "that", "which", "round", "meaning", "giving", "leaving", "making"),
@@ -148,8 +149,9 @@ def _last_sentence(text: str) -> str:
         word = line[max(0, stop - 8) : stop].rpartition(" ")[2]
         if len(word) > 4 and word.isascii() and word.isalpha() and word.lower() != "approx":
             line = line[stop + 1 :]
-    parts = sentences(line)
-    return parts[-1] if parts else ""
+    if not _INNER_STOP.search(line.rstrip()):
+        return line.strip()
+    return sentences(line)[-1]
 
 
 def _plain_number(sentence: str) -> Fraction | None:

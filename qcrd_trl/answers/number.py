@@ -8,7 +8,7 @@ from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commi
 from .ending import conclude
 from .guards import lowered
 from .normalise import clean
-from .numerals import Number
+from .numerals import MAX_PLAIN_DIGITS, Number
 
 
 # "2 hours and 30 minutes" is one quantity, but no single number.
@@ -148,6 +148,8 @@ def extract_number(text: str) -> Fraction | None:
     Returns:
         `Fraction` or `None`: the number; `None` where the text refuses, or commits to no single number.
     """
+    if text.isdigit() and text.isascii() and len(text) <= MAX_PLAIN_DIGITS:  # as most labels are
+        return Fraction(int(text))
     text = _drop_enumeration(clean(text))
     commits: list[Commit] = []
     if not cannot_commit(text, lowered(text)):

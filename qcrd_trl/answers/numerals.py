@@ -9,6 +9,7 @@ from .guards import spaced_words
 from .words import PARTS, SCALES, VOCABULARY, find_word_numbers
 
 
+MAX_PLAIN_DIGITS = 15  # of a number that is read in a short way
 MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to read more than 4300 digits
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
@@ -214,7 +215,7 @@ _run_value = lru_cache(maxsize=8192)(_read_run)  # most numbers stand in a text 
 def plain_number(text: str, match: re.Match) -> Number | None:
     """The number of a run of digits, if nothing around it can change what it is; else `None`, and all has to be tried."""
     run = match.group().rstrip(",._'")
-    if len(run) > 15 or run[0] == "." or (value := _run_value(run)) is None:
+    if len(run) > MAX_PLAIN_DIGITS or run[0] == "." or (value := _run_value(run)) is None:
         return None
     start = match.start()
     end = start + len(run)
