@@ -70,16 +70,19 @@ _SUBORDINATE = re.compile(
     r"as (?!much|many|a result|the answer))\b|,? (?:\w{2,}ing)\b(?= (?:\w+ )?\d)",
     re.IGNORECASE,
 )
+# Both end a text from which spaces and currency signs have been taken; the lengths are more than any match has.
 _STATED = re.compile(
     r"\b(?:costs?|weighs?|makes?|gives?|is|are|was|were|be|takes?|earns?|earned|pays?|paid|holds?|totals?|brings?|yields?|needs?|"
-    r"gets?|has|have|had|receives?|contains?)(?: (?:a total of|about|only|exactly|just|approximately|still|now|him|her|them|us))?[ $€£]*$",
+    r"gets?|has|have|had|receives?|contains?)(?: (?:a total of|about|only|exactly|just|approximately|still|now|him|her|them|us))?$",
     re.IGNORECASE,
 )
+_STATED_LENGTH = 32
 _FOUND = re.compile(
     r"\b(?:total(?: amount)? of|sum of|up to|comes to|amounts? to|equal to|difference of|product of|profit of|balance of|"
-    r"average of|cost of|only|exactly|left with|made)[ $]*$",
+    r"average of|cost of|only|exactly|left with|made)$",
     re.IGNORECASE,
 )
+_FOUND_LENGTH = 24
 _TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
 _LABEL_END = re.compile(r" ?[:.)]")
 _UNKNOWN = re.compile(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])")
@@ -213,10 +216,12 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
         cost += 2  # a 12-inch pizza
     if _ALTOGETHER.match(text, number.end):
         cost -= 3
-    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(before):
+    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(
+        before.rstrip(" $€£")[-_STATED_LENGTH:]
+    ):
         return cost - 1
     if (nearest is None or not _FOUND_WORDS.isdisjoint(nearest[-1:])) and (
-        _FOUND.search(before) or _FROM_TO.search(before)
+        _FOUND.search(before.rstrip(" $")[-_FOUND_LENGTH:]) or (" to " in before and _FROM_TO.search(before))
     ):
         return cost
     words = _LOWER_WORD.findall(before.lower().rpartition(",")[2])[-2:]
