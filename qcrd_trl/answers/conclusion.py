@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from .guards import has_any, lowered, places_of, spaced_words
-from .numerals import PLACE_OF_DIGITS, Number, find_numbers, plain_number
+from .numerals import Number, find_numbers, plain_number_at
 
 
 LONGEST_SENTENCE = 1200  # of a longer one its end is read
@@ -192,8 +192,7 @@ def behind_last_sign(text: str) -> Number | None:
     place = sign + 1
     place += text[place : place + 1] == " "
     place += text[place : place + 1] == "$"
-    match = PLACE_OF_DIGITS.match(text, place)
-    number = plain_number(text, match) if match else None
+    number = plain_number_at(text, place)
     return None if number is None or number.operand else number
 
 
@@ -356,10 +355,14 @@ class Results:
         return frozenset()
 
 
+def _may_say_none_left(part: str) -> bool:
+    low = lowered(part)
+    return ("left" in low or "remain" in low) and has_any(low, _NONE_WORDS)
+
+
 def says_none_left(part: str) -> bool:
     """Whether a sentence ends by saying that nothing is left."""
-    low = lowered(part)
-    if not ("left" in low or "remain" in low) or not has_any(low, _NONE_WORDS):
+    if not _may_say_none_left(part):
         return False
     none = _NONE_LEFT.search(part)
     return bool(none) and not usable_numbers(part[none.end() :])

@@ -30,7 +30,7 @@ from .conclusion import (
 )
 from .cues import sentences
 from .guards import has_any, lowered, spaced_words
-from .numerals import PLACE_OF_DIGITS, plain_number
+from .numerals import only_plain_number
 from .words import VOCABULARY
 
 
@@ -165,9 +165,8 @@ def _plain_number(sentence: str) -> Fraction | None:
         # The number behind the last equals sign: only a clause behind it could hold one that counts more.
         number = behind_last_sign(sentence)
         return None if number is None or has_any(low[number.end :], _CLAUSES) else number.value
-    match = PLACE_OF_DIGITS.search(sentence)
-    number = plain_number(sentence, match) if match else None
-    if number is None or number.operand or PLACE_OF_DIGITS.search(sentence, number.end):
+    number = only_plain_number(sentence)
+    if number is None or number.operand:
         return None
     # A label such as the 2 of "This is step 2."
     following = sentence[number.end : number.end + 2].lstrip(" ")[:1]

@@ -14,7 +14,7 @@ MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to r
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
 # Begins with a set of characters, not with an alternative, so that it is searched for quickly.
-PLACE_OF_DIGITS = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
+_RUN = re.compile(r"[\d.](?:(?<=\d)|(?<!\d)(?<![A-Za-z]\.)\d)[\d,._']*")
 _SPACED_GROUPS = re.compile(r"(?: \d{3})+(\.\d+)?(?!\d|[,.:/]\d)")
 _PLAIN = re.compile(r"\d*\.?\d+")
 _GROUPED = re.compile(r"(\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}|\d{1,3}(?:'\d{3})+|\d{1,3}(?:_\d{3})+)(\.\d+)?")
@@ -212,7 +212,7 @@ def _is_glued(text: str, start: int, digits: int) -> bool:
 _run_value = lru_cache(maxsize=8192)(_read_run)  # most numbers stand in a text several times
 
 
-def plain_number(text: str, match: re.Match) -> Number | None:
+def _plain(text: str, match: re.Match) -> Number | None:
     """The number of a run of digits, if nothing around it can change what it is; else `None`, and all has to be tried."""
     run = match.group().rstrip(",._'")
     if len(run) > MAX_PLAIN_DIGITS or run[0] == "." or (value := _run_value(run)) is None:
@@ -249,11 +249,24 @@ def plain_number(text: str, match: re.Match) -> Number | None:
     return Number(begin, end, value, False, operand)
 
 
+def plain_number_at(text: str, place: int) -> Number | None:
+    """The number whose digits begin at a place, if what stands around them cannot change what it is; else `None`."""
+    match = _RUN.match(text, place)
+    return _plain(text, match) if match else None
+
+
+def only_plain_number(text: str) -> Number | None:
+    """The number of a text in which digits stand once, if what stands around them cannot change what it is; else `None`."""
+    match = _RUN.search(text)
+    number = _plain(text, match) if match else None
+    return None if number is None or _RUN.search(text, number.end) else number
+
+
 def find_numbers(text: str) -> list[Number]:
     """Find the numbers of a cleaned text, left to right."""
     found, position = [], 0
-    while match := PLACE_OF_DIGITS.search(text, position):
-        if plain := plain_number(text, match):
+    while match := _RUN.search(text, position):
+        if plain := _plain(text, match):
             found.append(plain)
             position = plain.end
             continue
