@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from .guards import has_any, lowered, places_of
 from .latex import BOX_CLOSE, BOX_OPEN
+from .sentences import sentence_end
 
 
 Answer = TypeVar("Answer")
@@ -113,21 +114,14 @@ _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
-# Begins with a set of characters, not with an alternative, so that they are searched for quickly.
+# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
 _HEADING_SIGN = re.compile(
     r"[:=](?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
     rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
 )
-_STOP = re.compile(r"[.!?\n](?:(?<=\n)|(?<!\n)[.!?]*[\"')\]]*(?=\s|$))")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
-    r"(?<![\w])[A-Z])$",
-    re.IGNORECASE,
-)
 _ORDER = {
     pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
 }
-_ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
 
 @dataclass(frozen=True)
@@ -152,58 +146,12 @@ class Commit:
     colon: bool = False
 
 
-def is_sentence_stop(text: str, match: re.Match) -> bool:
-    """Whether a full stop ends a sentence, rather than an abbreviation, an initial or a list number."""
-    if match.group() != ".":
-        return True
-    start = max(0, match.start() - 8)
-    word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
-    last = word[2]
-    if (
-        last.isascii()
-        and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit())
-        and len(last) > 2
-    ):
-        return True
-    if not _ABBREVIATION.search(word[2].lstrip("(\"'")):
-        return True
-    following = text[match.end() : match.end() + 2].strip(" ")
-    # "answer is B. Note": a capital behind a letter or number ends the sentence, unless the letter is an initial.
-    if re.fullmatch(r"[\"'(]?\d{1,2}", word[2]):
-        return bool(word[1]) or not following
-    return len(word[2].lstrip("(\"'")) == 1 or not following or following == "\n"
-
-
-def sentence_end(text: str, start: int, limit: int = REGION) -> int:
-    """Where the sentence that contains `start` ends, its full stop included."""
-    for match in _STOP.finditer(text, start, min(len(text), start + limit)):
-        if match.group() == "\n":
-            return match.start()
-        if is_sentence_stop(text, match):
-            return match.end()
-    return min(len(text), start + limit)
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text at full stops and line ends."""
-    pieces, start = [], 0
-    for match in _STOP.finditer(text):
-        if match.group() == "\n" or is_sentence_stop(text, match):
-            piece = text[start : match.end()].strip()
-            start = match.end()
-            if piece:
-                pieces.append(piece)
-    if piece := text[start:].strip():
-        pieces.append(piece)
-    return pieces
-
-
 def _region_at(text: str, start: int) -> tuple[str, int]:
     """The sentence after a cue; where the line ends with the cue, the next line that is not empty."""
     skip = re.compile(r"[ \n:*\"'>\]-]{0,12}(?=\n)|[ :]*(?:\.\.+ ?)?").match(text, start).end()
     while text[skip : skip + 1] == "\n":
         skip += 1
-    end = sentence_end(text, skip)
+    end = sentence_end(text, skip, REGION)
     return text[skip:end].strip(), end
 
 
@@ -230,7 +178,7 @@ def _hash(text: str, match: re.Match) -> Commit | None:
     line = text[match.end() : end if end >= 0 else len(text)][:REGION]
     if _LABELLED.match(line) or re.match(r"\d{1,2}\. \D", line):
         return None
-    stop = sentence_end(text, match.end())
+    stop = sentence_end(text, match.end(), REGION)
     return Commit("hash", text[match.end() : stop].strip(), match.end(), stop)
 
 
@@ -331,7 +279,7 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
         elif kind == "hash":
             commit = _hash(text, match)
         elif kind == "open":
-            end = sentence_end(text, match.end())
+            end = sentence_end(text, match.end(), REGION)
             commit = Commit("open", text[start:end], start, end, text[end : end + 2 * REGION])
         elif kind == "before":
             commit = _before(text, match)

@@ -28,9 +28,9 @@ from .conclusion import (
     says_none_left,
     usable_numbers,
 )
-from .cues import sentences
 from .guards import has_any, lowered, spaced_words
 from .numerals import only_plain_number
+from .sentences import sentences
 from .words import VOCABULARY
 
 

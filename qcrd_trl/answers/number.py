@@ -4,11 +4,12 @@ import re
 from fractions import Fraction
 
 from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, pick, usable_numbers
-from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commits, is_refusal, resolve, sentences
+from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commits, is_refusal, resolve
 from .ending import conclude
 from .guards import lowered
 from .normalise import clean
 from .numerals import MAX_PLAIN_DIGITS, Number
+from .sentences import sentences
 
 
 # "2 hours and 30 minutes" is one quantity, but no single number.
