@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping
 
-from .cues import NO_ANSWER, Commit, cut_continuation, find_commits, is_refusal, resolve, sentence_end, sentences
+from .cues import NO_ANSWER, REGION, Commit, cut_continuation, find_commits, is_refusal, resolve
 from .normalise import clean
+from .sentences import sentence_end, sentences
 from .text import normalise_text
 
 
@@ -173,7 +174,7 @@ def _own_cues(text: str) -> list[Commit]:
         if not re.search(
             r"(?:\bnot|n't|\bif)(?: \w+)? $", text[max(0, match.start() - 20) : match.start()], re.IGNORECASE
         ):
-            end = sentence_end(text, match.end())
+            end = sentence_end(text, match.end(), REGION)
             found.append(Commit("cue", text[match.end() : end], match.end(), end))
     for match in _MENTION.finditer(text):
         if _FAVOURED.match(text, match.end()) and not re.match(

@@ -1,18 +1,21 @@
-"""The number that a sentence, or a text without a cue, concludes with."""
+"""The number that a sentence concludes with."""
 
 import re
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-from .cues import sentences
-from .guards import has_any, lowered, spaced_words
-from .numerals import Number, find_numbers
+from .guards import has_any, lowered, places_of, spaced_words
+from .numerals import Number, find_numbers, plain_number_at
 
+
+LONGEST_SENTENCE = 1200  # of a longer one its end is read
+EQUATION_REACH = 40  # sentences from the end in which the last equation is looked for
 
 _EQUALS = re.compile(r"=>|->|(?<![<>!=])=+|≈|\b(?:equals|equal to)\b", re.IGNORECASE)
 # The same without its words; it begins with a set of characters, so that it is searched for quickly.
 _EQUALS_SIGN = re.compile(r"[=≈-](?:(?<=≈)|(?<=-)>|(?<==)(?:>|(?<![<>!=]=)=*))")
-_ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
+ASIDE = re.compile(r"\([^()\n]{0,300}\)|\[[^\[\]\n]{0,300}\]")
 _REJECTED = re.compile(
     r"(?:(?:\bnot|n't|\bnever)(?: [a-z]+)?|\bneither|\brather than|\binstead of|\bnor|≠|!=|\bas opposed to|\bunlike)"
     r"(?: (?:be|equal(?: to)?|just|simply|exactly|the|a|an|as))*[ $\"'(]*$",
@@ -34,7 +37,7 @@ _NONE_LEFT = re.compile(
     re.IGNORECASE,
 )
 # Words that open the last clause of a conclusion. The loose ones may also add an aside ("16 died, leaving 4").
-_THEREFORE = re.compile(
+THEREFORE = re.compile(
     r"(?:^|[ ,;])(?:(?P<loose>meaning|giving(?: us)?|which gives|which leaves|leaving|which makes|making|resulting in|"
     r"which is|which equals|for a total of)|so|therefore|thus|hence|i\.e\.?|that is|that means|which means|consequently|"
     r"(?:which )?(?:rounds?|rounded) (?:up |down |off )?to(?! \w+ (?:decimal|significant|place|digit)))(?=[ ,:])|(?P<colon>:)(?= )",
@@ -52,11 +55,6 @@ REMARK = re.compile(
     r"reason\b|if you)",
     re.IGNORECASE,
 )
-_CHECK = re.compile(
-    r"^\W*(?:(?:double[- ]?)?check(?:ing)?\b|verif\w+|as a check|(?:to|(?:we|you) (?:can|could)(?: also)?|let's|let us) "
-    r"(?:double[- ]?check|check|verify|confirm)\b)",
-    re.IGNORECASE,
-)
 EXPLAINS = re.compile(
     r"^\W*(?:to (?:find|see|get|arrive|solve|calculate|determine|figure|reach|answer|do|understand|work)\b|this is because|"
     r"here(?:'s| is) (?:how|why)|explanation|because\b|the reason|you can (?:find|get|calculate)|reasoning|we can (?:find|get))",
@@ -72,16 +70,19 @@ _SUBORDINATE = re.compile(
     r"as (?!much|many|a result|the answer))\b|,? (?:\w{2,}ing)\b(?= (?:\w+ )?\d)",
     re.IGNORECASE,
 )
+# Both end a text from which spaces and currency signs have been taken; the lengths are more than any match has.
 _STATED = re.compile(
     r"\b(?:costs?|weighs?|makes?|gives?|is|are|was|were|be|takes?|earns?|earned|pays?|paid|holds?|totals?|brings?|yields?|needs?|"
-    r"gets?|has|have|had|receives?|contains?)(?: (?:a total of|about|only|exactly|just|approximately|still|now|him|her|them|us))?[ $€£]*$",
+    r"gets?|has|have|had|receives?|contains?)(?: (?:a total of|about|only|exactly|just|approximately|still|now|him|her|them|us))?$",
     re.IGNORECASE,
 )
+_STATED_LENGTH = 32
 _FOUND = re.compile(
     r"\b(?:total(?: amount)? of|sum of|up to|comes to|amounts? to|equal to|difference of|product of|profit of|balance of|"
-    r"average of|cost of|only|exactly|left with|made)[ $]*$",
+    r"average of|cost of|only|exactly|left with|made)$",
     re.IGNORECASE,
 )
+_FOUND_LENGTH = 24
 _TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
 _LABEL_END = re.compile(r" ?[:.)]")
 _UNKNOWN = re.compile(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])")
@@ -92,6 +93,13 @@ _CLAUSE_END = re.compile(r",(?!\d)|$")
 
 # Words without one of which a pattern above cannot match.
 _REJECTING = ("not", "n't", "never", "neither", "than", "instead", "nor", "≠", "!=", "opposed", "unlike")
+_NONE_WORDS = ("no ", "none", "zero", "nothing")
+# What rejects or dismisses a number of a sentence, gives two, or writes an equation in another way.
+UNCLEAR = (
+    *("not", "n't", "never", "neither", "rather", "instead", "nor", "!=", "opposed", "unlike"),
+    *("wrong", "incorrect", "too ", " or ", "equal", "->"),
+)
+_RESTATED = 4  # how much better the result of a calculation looks
 _DISMISSING = ("wrong", "incorrect", "too ", "not", "n't")
 _COUNTED_WORDS = frozenset(
     [*"no number page room level round answer".split()]
@@ -103,10 +111,9 @@ _COUNTED_WORDS = frozenset(
     ]
 )
 _COUNTED_ENDS = tuple(sorted(_COUNTED_WORDS))
-_THEREFORE_WORDS = frozenset(
-    "meaning giving leaving making resulting so therefore thus hence consequently rounds round rounded".split()
+_THEREFORE_STARTS = frozenset(
+    "meaning giving which leaving making resulting for so therefore thus hence i that consequently rounds round rounded".split()
 )
-_THEREFORE_PHRASES = ("which ", "that is", "that means", "a total of", "i e")
 _SUBORDINATE_WORDS = frozenset(
     "because since after before when while if although though than where who out until unless given as".split()
 )
@@ -117,10 +124,10 @@ _STATED_WORDS = frozenset(
 _FOUND_WORDS = frozenset("of to only exactly with made".split())
 
 
-def _blank_asides(text: str) -> str:
+def blank_asides(text: str) -> str:
     if "(" not in text and "[" not in text:
         return text
-    return _ASIDE.sub(lambda match: " " * len(match.group()), text)
+    return ASIDE.sub(lambda match: " " * len(match.group()), text)
 
 
 def _equals(text: str) -> list[re.Match]:
@@ -129,6 +136,11 @@ def _equals(text: str) -> list[re.Match]:
     if "=" in text or "->" in text or "≈" in text:
         return list(_EQUALS_SIGN.finditer(text))
     return []
+
+
+def has_equation(text: str) -> bool:
+    """Whether something in a text equals something, by a sign or in words."""
+    return ("=" in text or "->" in text or "≈" in text or "equal" in lowered(text)) and bool(_equals(text))
 
 
 @lru_cache(maxsize=64)  # the last sentences are looked at several times
@@ -141,14 +153,14 @@ def usable_numbers(text: str) -> tuple[Number, ...]:
         if (
             (may_reject and _REJECTED.search(text[max(0, number.start - 40) : number.start]))
             or (may_dismiss and _DISMISSED.match(text, number.end))
-            or (_LABEL_END.match(text, number.end) and _is_counted(text[max(0, number.start - 40) : number.start]))
+            or (_LABEL_END.match(text, number.end) and is_counted(text[max(0, number.start - 40) : number.start]))
         ):
             continue
         numbers.append(number)
     return tuple(numbers)
 
 
-def _is_counted(before: str) -> bool:
+def is_counted(before: str) -> bool:
     """Whether the number behind this text is a label, such as the 2 of "Step 2"."""
     if not before.endswith((" ", " #")):
         return False
@@ -172,6 +184,18 @@ def after_equals(text: str, numbers: list[Number]) -> Number | None:
     return None
 
 
+def behind_last_sign(text: str) -> Number | None:
+    """What `after_equals` gives for "8 + 4 = 12 apples", in ASCII and without the words of `UNCLEAR`; `None`: not so plain."""
+    sign = text.rfind("=")
+    if sign < 0 or text[max(0, sign - 1) : sign] in ("<", ">", "!", "=") or text[sign + 1 : sign + 2] == ">":
+        return None
+    place = sign + 1
+    place += text[place : place + 1] == " "
+    place += text[place : place + 1] == "$"
+    number = plain_number_at(text, place)
+    return None if number is None or number.operand else number
+
+
 def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spaced: str | None) -> int:
     """How little a number looks like the one that a sentence is about; 0 is best."""
     before = text[max(0, number.start - 60) : number.start]
@@ -179,7 +203,7 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
     cost = 0
     if any(start <= number.start < end for start, end in subordinate):
         cost += 4
-    if _is_counted(before):
+    if is_counted(before):
         cost += 3
     if number.ordinal:
         cost += 6
@@ -191,10 +215,12 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
         cost += 2  # a 12-inch pizza
     if _ALTOGETHER.match(text, number.end):
         cost -= 3
-    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(before):
+    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(
+        before.rstrip(" $€£")[-_STATED_LENGTH:]
+    ):
         return cost - 1
     if (nearest is None or not _FOUND_WORDS.isdisjoint(nearest[-1:])) and (
-        _FOUND.search(before) or _FROM_TO.search(before)
+        _FOUND.search(before.rstrip(" $")[-_FOUND_LENGTH:]) or (" to " in before and _FROM_TO.search(before))
     ):
         return cost
     words = _LOWER_WORD.findall(before.lower().rpartition(",")[2])[-2:]
@@ -229,18 +255,25 @@ def _is_aside(match: re.Match, text: str, numbers: list[Number], results: frozen
 
 def _therefores(text: str) -> list[re.Match]:
     """Words that open a clause of a conclusion, the last one first."""
-    if ": " not in text:
-        spaced = spaced_words(text)
-        if (
-            spaced is not None
-            and _THEREFORE_WORDS.isdisjoint(spaced.split())
-            and not has_any(spaced, _THEREFORE_PHRASES)
-        ):
-            return []
-    return list(_THEREFORE.finditer(text))[::-1]
+    spaced = spaced_words(text)
+    if spaced is None:
+        return list(THEREFORE.finditer(text))[::-1]
+    words = _THEREFORE_STARTS.intersection(spaced.split())
+    if not words and ": " not in text:
+        return []
+    places = places_of(spaced, words)
+    if ": " in text:
+        places = sorted([*places, *(place + 1 for place in places_of(text, (": ",)))])
+    found, end = [], 0
+    for place in places:
+        match = THEREFORE.match(text, max(0, place - 1)) or THEREFORE.match(text, place)
+        if match and match.start() >= end:
+            found.append(match)
+            end = match.end()
+    return found[::-1]
 
 
-def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
+def pick(sentence: str, results: "Results | None" = None) -> Number | None:
     """The number that a sentence concludes with.
 
     Numbers in brackets count only where there are no others. The last clause with a "so" counts, in it the result of an
@@ -249,13 +282,13 @@ def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
     Args:
         sentence (`str`):
             A sentence of a cleaned text.
-        results (`_Results`, *optional*):
+        results (`Results`, *optional*):
             Results of calculations in the text: a conclusion that restates one of them is preferred.
 
     Returns:
         `Number` or `None`: the number, if the sentence has one.
     """
-    outer = _blank_asides(_blank_asides(sentence))
+    outer = blank_asides(blank_asides(sentence))
     for text in (outer, sentence):
         numbers = [number for number in usable_numbers(text) if number.value is not None]
         if not numbers:
@@ -281,16 +314,28 @@ def pick(sentence: str, results: "_Results | None" = None) -> Number | None:
         spaced = spaced_words(text)
         spans = _subordinate_spans(text, spaced)
         costs = [_demotion(text, number, spans, spaced) for number in numbers]
-        found = results.found() if results else frozenset()
-        costs = [cost - 4 * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
-        return numbers[costs.index(min(costs))]
+        best = costs.index(min(costs))
+        if results and _could_lose(best, numbers, costs):
+            found = results.found()
+            costs = [cost - _RESTATED * (number.value in found) for number, cost in zip(numbers, costs, strict=True)]
+            best = costs.index(min(costs))
+        return numbers[best]
     return None
 
 
-class _Results:
-    """The result of the last equation in a text, read only where it matters."""
+def _could_lose(best: int, numbers: list[Number], costs: list[int]) -> bool:
+    """Whether another number would look better if it were the result of a calculation and the best one were not."""
+    value, cost = numbers[best].value, costs[best] + _RESTATED
+    return any(
+        number.value != value and (other < cost or (other == cost and place < best))
+        for place, (number, other) in enumerate(zip(numbers, costs, strict=True))
+    )
 
-    def __init__(self, parts: list[str]) -> None:
+
+class Results:
+    """The result of the last equation in a text, read only where it matters: of its sentences, the last one first."""
+
+    def __init__(self, parts: Callable[[], Iterable[str]]) -> None:
         self._parts = parts
         self._found: frozenset[Fraction] | None = None
 
@@ -300,8 +345,10 @@ class _Results:
         return self._found
 
     def _read(self) -> frozenset[Fraction]:
-        for part in reversed(self._parts[-40:]):
-            if _equals(part):
+        for part in self._parts():
+            if has_equation(part):
+                if part.isascii() and not has_any(part.lower(), UNCLEAR) and (number := behind_last_sign(part)):
+                    return frozenset([number.value])
                 numbers = [number for number in usable_numbers(part) if number.value is not None]
                 if result := after_equals(part, numbers):
                     return frozenset([result.value])
@@ -310,55 +357,12 @@ class _Results:
 
 def _may_say_none_left(part: str) -> bool:
     low = lowered(part)
-    return "left" in low or "remain" in low
+    return ("left" in low or "remain" in low) and has_any(low, _NONE_WORDS)
 
 
-def _backwards(parts: list[str], results: _Results) -> Fraction | None:
-    remark = None
-    for part in reversed(parts[-60:]):
-        if _may_say_none_left(part) and (none := _NONE_LEFT.search(part)) and not usable_numbers(part[none.end() :]):
-            return Fraction(0)
-        picked = pick(part, results)
-        if picked is None:
-            continue
-        remarks = REMARK.match(part) and "=" not in part
-        remarks = remarks and all(match.group("colon") for match in _THEREFORE.finditer(part))
-        if len(parts) > 1 and (remarks or _ASIDE.fullmatch(part.rstrip("."))):
-            remark = picked.value if remark is None else remark
-            continue
-        return picked.value
-    return remark
-
-
-def _before_check(parts: list[str], text: str) -> list[str]:
-    """The sentences without a check of the answer, which comes after a number."""
-    if not has_any(lowered(text), ("check", "verif", "confirm")):
-        return parts
-    looked, answered = 0, False
-    for index, part in enumerate(parts):
-        if not _CHECK.match(part):
-            continue
-        while looked < index and not answered:
-            answered = bool(usable_numbers(parts[looked]))
-            looked += 1
-        if answered:
-            return parts[:index]
-    return parts
-
-
-def conclude(text: str) -> Fraction | None:
-    """The number that a text ends on where nothing announces an answer.
-
-    Sentences are read from the last one back; remarks and checks of an answer are passed over.
-    """
-    parts = _before_check([part[-1200:] for part in sentences(text)], text)
-    results = _Results(parts)
-    for index, part in enumerate(parts[:4]):
-        if index and EXPLAINS.match(part):
-            # The answer first, then how it was found: they agree, or the way to it is told without an equation.
-            head = _backwards(parts[:index], results)
-            concluded = any(CONCLUSION.match(later) for later in parts[index + 1 :])
-            if head is not None and not concluded and (not results.found() or head in results.found()):
-                return head
-            break
-    return _backwards(parts, results)
+def says_none_left(part: str) -> bool:
+    """Whether a sentence ends by saying that nothing is left."""
+    if not _may_say_none_left(part):
+        return False
+    none = _NONE_LEFT.search(part)
+    return bool(none) and not usable_numbers(part[none.end() :])

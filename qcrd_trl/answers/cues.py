@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from .guards import has_any, lowered, places_of
 from .latex import BOX_CLOSE, BOX_OPEN
+from .sentences import sentence_end
 
 
 Answer = TypeVar("Answer")
@@ -41,7 +42,7 @@ _OTHER = re.compile(
 _BOX = re.compile(f"{BOX_OPEN}[^{BOX_OPEN}]")
 _HASH = re.compile(r"#{4} ?(?=\S)")
 _BEFORE = re.compile(
-    rf"(?<=[\w.%)\]'\"]) (?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
+    rf" (?<=[\w.%)\]'\"] )(?:is|are|as|was|being|would be|must be|should be) (?:the|my|our|your) {_ADJECTIVE}answer\b",
     re.IGNORECASE,
 )
 _LABELLED = re.compile(r"^ ?(?:(?:the )?(?:final )?answer|step|part|question|solution|problem|explanation)\b", re.I)
@@ -108,21 +109,19 @@ _RETRACTION_WORDS = (
     *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
     *("actually", "correct", "error", "wrong", "not right", "let me"),
 )
+_ANSWER_WORD = re.compile(r"ans(?<!\wans)")  # begins with letters, so that it is searched for quickly
 _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
 # Begins with a set of characters, not with an alternative, so that it is searched for quickly.
-_STOP = re.compile(r"[.!?\n](?:(?<=\n)|(?<!\n)[.!?]*[\"')\]]*(?=\s|$))")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:approx|e\.g|i\.e|ans|rs|no|vs|dr|mrs?|ms|st|prof|fig|eq|cf|resp|incl|ca|jr|sr|mt|u\.s|p\.m|a\.m)|^\d{1,2}|"
-    r"(?<![\w])[A-Z])$",
-    re.IGNORECASE,
+_HEADING_SIGN = re.compile(
+    r"[:=](?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
+    rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
 )
 _ORDER = {
     pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
 }
-_ABBREVIATIONS = frozenset("approx ans rs no vs dr mr mrs ms st prof fig eq cf resp incl ca jr sr mt".split())
 
 
 @dataclass(frozen=True)
@@ -147,58 +146,12 @@ class Commit:
     colon: bool = False
 
 
-def is_sentence_stop(text: str, match: re.Match) -> bool:
-    """Whether a full stop ends a sentence, rather than an abbreviation, an initial or a list number."""
-    if match.group() != ".":
-        return True
-    start = max(0, match.start() - 8)
-    word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
-    last = word[2]
-    if (
-        last.isascii()
-        and ((last.isalpha() and last.lower() not in _ABBREVIATIONS) or last.isdigit())
-        and len(last) > 2
-    ):
-        return True
-    if not _ABBREVIATION.search(word[2].lstrip("(\"'")):
-        return True
-    following = text[match.end() : match.end() + 2].strip(" ")
-    # "answer is B. Note": a capital behind a letter or number ends the sentence, unless the letter is an initial.
-    if re.fullmatch(r"[\"'(]?\d{1,2}", word[2]):
-        return bool(word[1]) or not following
-    return len(word[2].lstrip("(\"'")) == 1 or not following or following == "\n"
-
-
-def sentence_end(text: str, start: int, limit: int = REGION) -> int:
-    """Where the sentence that contains `start` ends, its full stop included."""
-    for match in _STOP.finditer(text, start, min(len(text), start + limit)):
-        if match.group() == "\n":
-            return match.start()
-        if is_sentence_stop(text, match):
-            return match.end()
-    return min(len(text), start + limit)
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text at full stops and line ends."""
-    pieces, start = [], 0
-    for match in _STOP.finditer(text):
-        if match.group() == "\n" or is_sentence_stop(text, match):
-            piece = text[start : match.end()].strip()
-            start = match.end()
-            if piece:
-                pieces.append(piece)
-    if piece := text[start:].strip():
-        pieces.append(piece)
-    return pieces
-
-
 def _region_at(text: str, start: int) -> tuple[str, int]:
     """The sentence after a cue; where the line ends with the cue, the next line that is not empty."""
     skip = re.compile(r"[ \n:*\"'>\]-]{0,12}(?=\n)|[ :]*(?:\.\.+ ?)?").match(text, start).end()
     while text[skip : skip + 1] == "\n":
         skip += 1
-    end = sentence_end(text, skip)
+    end = sentence_end(text, skip, REGION)
     return text[skip:end].strip(), end
 
 
@@ -225,7 +178,7 @@ def _hash(text: str, match: re.Match) -> Commit | None:
     line = text[match.end() : end if end >= 0 else len(text)][:REGION]
     if _LABELLED.match(line) or re.match(r"\d{1,2}\. \D", line):
         return None
-    stop = sentence_end(text, match.end())
+    stop = sentence_end(text, match.end(), REGION)
     return Commit("hash", text[match.end() : stop].strip(), match.end(), stop)
 
 
@@ -268,12 +221,28 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
         found = [(kind, match) for kind, pattern in _patterns_of(text, low) for match in pattern.finditer(text)]
         if "ans" in low:
             found += [("cue", match) for match in _find_from(_ANSWER, text, places_of(low, ("ans",)))]
+        if "answer" in low or "a:" in low or "a :" in low or "####" in text:
+            lines = [0, *(place + 1 for place in places_of(text, "\n"))]
+            found += [("cue", match) for match in _find_from(_LINE, text, lines)]
         if has_any(low, _OPEN_WORDS):
             found += [("open", match) for match in _find_from(_OPEN, text, places_of(low, _OPEN_STARTS))]
     if not found:
         return found
     marks = [(match.start(), kind, match) for kind, match in found]
     return sorted(marks, key=lambda mark: (mark[0], _ORDER[mark[2].re]))
+
+
+def cannot_commit(text: str, low: str) -> bool:
+    """Whether nothing in a text, and in no beginning of it, can be a commit; by its lower case, which is `low`."""
+    if BOX_OPEN in text or "####" in text or _ANSWER_WORD.search(low) or len(low) != len(text):
+        return False
+    if ("a:" in low or "a :" in low) and _LINE.search(text):
+        return False
+    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
+        return False
+    if _HEADING_SIGN.search(low) and _OTHER.search(text):
+        return False
+    return not (has_any(low, _OPEN_WORDS) and _find_from(_OPEN, text, places_of(low, _OPEN_STARTS)))
 
 
 def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
@@ -284,8 +253,6 @@ def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
     if "####" in text:
         found.append(("hash", _HASH))
     has_answer = "answer" in low
-    if has_answer or "a:" in low or "a :" in low or "####" in text:
-        found.append(("cue", _LINE))
     if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
         found.append(("cue", _CORRECTION))
     if has_answer:
@@ -312,7 +279,7 @@ def find_commits(text: str, limit: int = 500) -> Iterator[Commit]:
         elif kind == "hash":
             commit = _hash(text, match)
         elif kind == "open":
-            end = sentence_end(text, match.end())
+            end = sentence_end(text, match.end(), REGION)
             commit = Commit("open", text[start:end], start, end, text[end : end + 2 * REGION])
         elif kind == "before":
             commit = _before(text, match)

@@ -2,8 +2,9 @@
 
 import re
 
-from .cues import NO_ANSWER, Commit, cut_continuation, find_commits, is_refusal, resolve, sentences
+from .cues import NO_ANSWER, Commit, cut_continuation, find_commits, is_refusal, resolve
 from .normalise import clean
+from .sentences import sentences
 
 
 LABELS = ("entailment", "neutral", "contradiction")

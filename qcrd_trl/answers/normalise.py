@@ -50,6 +50,18 @@ _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
 # A line that begins like a rule, a heading, a quotation or the point of a list.
 _MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
+# These begin with what is searched for quickly, and look back from there.
+_STRONG = re.compile(r"\*\*+|__+")
+_EMPHASIS = re.compile(r"[*_](?:(?<![\w*)][*_])(?=[\w$(-])|(?<=[\w.!?%)][*_])(?![\w* (]))")
+# A space and a word, not a second operand, follow the closing star of "*42* apples".
+_CLOSING_STAR = re.compile(r"\*(?<=[\w.!?%)]\*)(?= [a-zA-Z])")
+# With the line feed in front.
+_RULE = re.compile(r"\n[ |:=-]{3,}(?=\n|\Z)")  # below headings and in tables
+# Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
+_HEADING = re.compile(r"\n ?(?:#{1,3}|#{5,9})(?!#) ?")
+_QUOTATION = re.compile(r"\n ?>{1,4} ?")
+_POINT = re.compile(r"\n ?[*•◦‣-] (?=\S)")
+_SUPERSCRIPT_CHARACTERS = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻")
 _CONTROLS = {code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10}
 _VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
 
@@ -78,8 +90,11 @@ def plain_characters(text: str) -> str:
     if not text.isascii():
         if "− " in text:
             text = re.sub(r"− +(?=[\d.$])", "−", text)  # a true minus sign belongs to its number
-        text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
-        for char in set(_FOREIGN.findall(text)):  # what a character becomes holds no character that becomes another
+        foreign = set(_FOREIGN.findall(text))
+        if not foreign.isdisjoint(_SUPERSCRIPT_CHARACTERS):
+            text = _SUPERSCRIPTS.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
+            foreign = set(_FOREIGN.findall(text))
+        for char in foreign:  # what a character becomes holds no character that becomes another
             text = text.replace(char, _plain_character(char))
         if _VULGAR in text:
             text = re.sub(_VULGAR, "", re.sub(rf"(?<=\d) ?{_VULGAR}", " ", text))
@@ -115,16 +130,17 @@ def strip_markup(text: str) -> str:
     if "`" in text:
         text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
     if "*" in text or "_" in text:
-        text = re.sub(r"\*\*+|__+", "", text)
-        text = re.sub(r"(?<![\w*)])[*_](?=[\w$(-])|(?<=[\w.!?%)])[*_](?![\w* (])", "", text)
-        # A space and a word, not a second operand, follow the closing star of "*42* apples".
-        text = re.sub(r"(?<=[\w.!?%)])\*(?= [a-zA-Z])", "", text)
+        if "**" in text or "__" in text:
+            text = _STRONG.sub("", text)
+        text = _EMPHASIS.sub("", text)
+        text = _CLOSING_STAR.sub("", text)
     if text[:1] in " |:=#>*•◦‣-" or _MARKED_LINE.search(text):
-        text = re.sub(r"^[ |:=-]{3,}$", "", text, flags=re.MULTILINE)  # rules below headings and in tables
-        # Three hashes and fewer are headings, four may be GSM8K's answer mark, five and six are headings again.
-        text = re.sub(r"^ ?(?:#{1,3}|#{5,9})(?!#) ?", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^ ?>{1,4} ?", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^ ?[*•◦‣-] (?=\S)", "", text, flags=re.MULTILINE)
+        text = _RULE.sub("\n", f"\n{text}")
+        if "#" in text:
+            text = _HEADING.sub("\n", text)
+        if ">" in text:
+            text = _QUOTATION.sub("\n", text)
+        text = _POINT.sub("\n", text)[1:]
     return text.replace("$$", " ")
 
 

@@ -3,10 +3,13 @@
 import re
 from fractions import Fraction
 
-from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, conclude, pick, usable_numbers
-from .cues import NO_ANSWER, Commit, cut_continuation, find_commits, is_refusal, resolve, sentences
+from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, pick, usable_numbers
+from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commits, is_refusal, resolve
+from .ending import conclude
+from .guards import lowered
 from .normalise import clean
-from .numerals import Number
+from .numerals import MAX_PLAIN_DIGITS, Number
+from .sentences import sentences
 
 
 # "2 hours and 30 minutes" is one quantity, but no single number.
@@ -146,10 +149,14 @@ def extract_number(text: str) -> Fraction | None:
     Returns:
         `Fraction` or `None`: the number; `None` where the text refuses, or commits to no single number.
     """
-    text = cut_continuation(_drop_enumeration(clean(text)))
-    # Headings such as "Result:" also stand before intermediate results: they count where nothing else does.
-    commits = list(find_commits(text))
-    commits.sort(key=lambda commit: commit.kind == "heading")
+    if text.isdigit() and text.isascii() and len(text) <= MAX_PLAIN_DIGITS:  # as most labels are
+        return Fraction(int(text))
+    text = _drop_enumeration(clean(text))
+    commits: list[Commit] = []
+    if not cannot_commit(text, lowered(text)):
+        text = cut_continuation(text)
+        # Headings such as "Result:" also stand before intermediate results: they count where nothing else does.
+        commits = sorted(find_commits(text), key=lambda commit: commit.kind == "heading")
     return resolve(text, commits, _read_commit, conclude)
 
 

@@ -9,6 +9,7 @@ from .guards import spaced_words
 from .words import PARTS, SCALES, VOCABULARY, find_word_numbers
 
 
+MAX_PLAIN_DIGITS = 15  # of a number that is read in a short way
 MAX_DIGITS = 300  # beyond this a digit string is noise, and Python refuses to read more than 4300 digits
 
 _CURRENCY = r"(?:US\$|[A-Z]{0,3}\$|[€£¥₹₩₽฿¢]|Rs\.?|INR|USD|EUR|GBP|AUD|CAD|JPY|RMB)"
@@ -92,7 +93,7 @@ def _read_run(run: str) -> Fraction | None:
     if len(run) > MAX_DIGITS:
         return None
     if _PLAIN.fullmatch(run):
-        return Fraction(run if run[0] != "." else f"0{run}")
+        return Fraction(int(run)) if run.isdigit() else Fraction(run if run[0] != "." else f"0{run}")
     if match := _GROUPED.fullmatch(run):
         return Fraction(re.sub("[,'_]", "", run)) if match else None
     return None
@@ -208,15 +209,13 @@ def _is_glued(text: str, start: int, digits: int) -> bool:
     return (text[digits - 1 : digits].isalpha() or text[digits - 1 : digits] == "_") if digits else False
 
 
-@lru_cache(maxsize=4096)
-def _whole(digits: str) -> Fraction:
-    return Fraction(int(digits))
+_run_value = lru_cache(maxsize=8192)(_read_run)  # most numbers stand in a text several times
 
 
 def _plain(text: str, match: re.Match) -> Number | None:
     """The number of a run of digits, if nothing around it can change what it is; else `None`, and all has to be tried."""
     run = match.group().rstrip(",._'")
-    if not run.isdigit() or len(run) > 15:
+    if len(run) > MAX_PLAIN_DIGITS or run[0] == "." or (value := _run_value(run)) is None:
         return None
     start = match.start()
     end = start + len(run)
@@ -228,12 +227,12 @@ def _plain(text: str, match: re.Match) -> Number | None:
     if begin:
         nearest = text[begin - 1]
         if nearest in "*×÷":
-            return Number(begin, end, _whole(run), False, True)
+            return Number(begin, end, value, False, True)
         if nearest == "=":
-            return Number(begin, end, _whole(run), False, operand)
+            return Number(begin, end, value, False, operand)
         if nearest == "(":
             operand = operand or bool(_BEFORE_OPERATOR.search(text, max(0, begin - 16), begin))
-            return Number(begin, end, _whole(run), False, operand)
+            return Number(begin, end, value, False, operand)
         if nearest != " " or begin < 2:
             return None
         before = text[begin - 2]
@@ -247,7 +246,20 @@ def _plain(text: str, match: re.Match) -> Number | None:
             before in "serdpyb" and text[max(0, begin - 9) : begin - 1].lower().endswith(_NOT_PLAIN_BEFORE)
         ):
             return None
-    return Number(begin, end, _whole(run), False, operand)
+    return Number(begin, end, value, False, operand)
+
+
+def plain_number_at(text: str, place: int) -> Number | None:
+    """The number whose digits begin at a place, if what stands around them cannot change what it is; else `None`."""
+    match = _RUN.match(text, place)
+    return _plain(text, match) if match else None
+
+
+def only_plain_number(text: str) -> Number | None:
+    """The number of a text in which digits stand once, if what stands around them cannot change what it is; else `None`."""
+    match = _RUN.search(text)
+    number = _plain(text, match) if match else None
+    return None if number is None or _RUN.search(text, number.end) else number
 
 
 def find_numbers(text: str) -> list[Number]:

@@ -240,6 +240,8 @@ def format_answer(value: Fraction | int | float | str) -> str:
     """
     if isinstance(value, str):
         return value
+    if type(value) is Fraction and value.denominator == 1:
+        return str(value.numerator)
     number = _number(value)
     if number is None:
         raise TypeError(

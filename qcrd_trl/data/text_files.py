@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 # What a file has that a sampler appends to, sample by sample.
 APPENDED_COLUMNS = frozenset({"sample_index", "settings_hash"})
 
+_SCAN = json.JSONDecoder().scan_once  # what `json.loads` calls, without its looks at what stands around the value
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -58,7 +59,7 @@ def parse_cell(cell: Any, column: str, row: int) -> Any:
 def has_lone_surrogate(value: Any) -> bool:
     """Whether any text in `value` (lists and mappings included) holds half of a surrogate pair."""
     if isinstance(value, str):
-        return _LONE_SURROGATE.search(value) is not None
+        return not value.isascii() and _LONE_SURROGATE.search(value) is not None
     if isinstance(value, dict):
         return any(has_lone_surrogate(key) or has_lone_surrogate(item) for key, item in value.items())
     return isinstance(value, list | tuple) and any(has_lone_surrogate(item) for item in value)
@@ -101,22 +102,37 @@ def _read_lines(path: Path, note: Callable[[str], None]) -> Iterator[dict[str, A
     is_appended = None
     with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
         for number, line in enumerate(file, 1):
-            if not line.strip(b"\xef\xbb\xbf \t\r\n"):
-                continue
-            place = f"{path}, line {number}"
-            try:
-                row = _mapping(_parse_json(line, place), place)
-            except DataError:
-                if not is_appended or line.endswith(b"\n"):
-                    raise
-                # What a killed sampler was about to write: it is asked for again, and everything before it is whole.
-                note(
-                    f"{place}: left out, the last line of this samples file is cut off: its writer was stopped, or writes."
-                )
-                return
+            row = _plain_object(line)
+            if row is None:
+                if not line.strip(b"\xef\xbb\xbf \t\r\n"):
+                    continue
+                place = f"{path}, line {number}"
+                try:
+                    row = _mapping(_parse_json(line, place), place)
+                except DataError:
+                    if not is_appended or line.endswith(b"\n"):
+                        raise
+                    # What a killed sampler was about to write: it is asked for again, and everything before it is whole.
+                    note(
+                        f"{place}: left out, the last line of this samples file is cut off: its writer was stopped, or "
+                        "writes."
+                    )
+                    return
             if is_appended is None:
                 is_appended = row.keys() >= APPENDED_COLUMNS
             yield row
+
+
+def _plain_object(line: bytes) -> dict[str, Any] | None:
+    """The object that a line consists of, from its first byte to its line feed; `None`: it has to be looked at."""
+    if line[:1] != b"{":
+        return None
+    try:
+        text = line.decode()
+        row, end = _SCAN(text, 0)
+    except (ValueError, RecursionError, StopIteration):
+        return None
+    return row if text[end:] in ("\n", "") else None
 
 
 def _read_json(path: Path) -> list[dict[str, Any]]:

@@ -111,16 +111,25 @@ class Chunk:
 
     def _grouped(self) -> list[Question]:
         column = self.columns.samples
+        shared = [name for name in (self.columns.prompt, self.columns.label, self.columns.choices) if name is not None]
         questions: dict[str, Question] = {}
+        cells_of: dict[str, tuple[Any, ...]] = {}  # what a question was read from: equal cells need not be read again
         drawn: dict[str, list[tuple[float, Sample, int]]] = {}
         for index, key, cells in self._all_rows():
             row = dict(zip(self.names, cells, strict=True))
             cell = row[column]
             check_single(cell, column, index)
-            question = read_question(row, self.columns, index, key, (), self.text_cells)
-            check_same(question, questions.setdefault(key, question))
+            asked = tuple((type(cell), cell) for cell in map(row.get, shared))  # 1 and True are equal and not the same
+            earlier = questions.get(key)
+            if earlier is None or asked != cells_of[key]:
+                question = read_question(row, self.columns, index, key, (), self.text_cells)
+                if earlier is None:
+                    questions[key], cells_of[key] = question, asked
+                else:
+                    check_same(question, earlier)
             position = read_position(row.get("sample_index"), index)
-            sample = read_sample({"text": cell, "status": row.get("status")}, column, index)
+            status = row.get("status")
+            sample = Sample(cell, "ok" if status is None else str(status))
             drawn.setdefault(key, []).append((position, sample, index))
         return [
             Question(q.row, q.id, q.prompt, q.label, self._samples(drawn[key], key), q.choices)
@@ -141,6 +150,15 @@ class Chunk:
                     f"{key!r}, but differ. Files of different runs were joined: select from each, or number them anew."
                 )
         return tuple(sample for _, sample, _ in kept)
+
+
+def _check_same(earlier: Question, question: Question) -> None:
+    for name in ("prompt", "label"):
+        if getattr(question, name) != getattr(earlier, name):
+            raise DataError(
+                f"Rows {earlier.row} and {question.row} (rows count from 0) have the same id {question.id!r} but not the same "
+                f"{name}: {getattr(earlier, name)!r} and {getattr(question, name)!r}. Give each question its own id."
+            )
 
 
 class Chunks(Iterable[Chunk]):

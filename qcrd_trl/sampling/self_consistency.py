@@ -249,6 +249,11 @@ def _split(
     order: list[tuple[int, str]], positive: int | None, near_duplicates: float
 ) -> tuple[tuple[str, ...], tuple[str, ...], int, int]:
     """Returns positives and negatives, each text once, and the numbers of texts left out as equal or nearly equal."""
+    # Equal texts have equal ends, also when folded: most questions need no look at the whole of their texts.
+    ends = [(text.split(None, 6)[:6], text.rsplit(None, 6)[1:]) for _, text in order]
+    fold = fold_whitespace
+    if near_duplicates == 1 and all(ends.count(end) == 1 for end in ends):
+        fold = str
     seen: set[str] = set()
     kept: dict[bool, list[str]] = {True: [], False: []}
     near = 0
@@ -257,7 +262,7 @@ def _split(
         for index, text in order:
             if (index == positive) is not is_positive:
                 continue
-            folded = fold_whitespace(text)
+            folded = fold(text)
             if folded in seen:
                 continue
             if near_duplicates < 1 and _is_near(folded, folded_here, near_duplicates):
