@@ -142,8 +142,10 @@ def push_student(
         [`ModelError`]: if there is no student in the folder.
         [`HubError`]: if the Hub refuses it.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 
+    from .model_card import CARD_FILE, card_for
     from .student_files import check_student_folder
 
     folder = Path(folder).expanduser()
@@ -154,14 +156,16 @@ def push_student(
     again = push_command(folder, repo_id)
     with hub_errors(repo_id, "make or find the repository", again, secrets=[token]):
         repo_id = api.create_repo(repo_id, token=token, private=private, exist_ok=True).repo_id
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*") if path.is_file())
+    names = list(filter_repo_objects(names, ignore_patterns=[*patterns, *DEFAULT_IGNORE_PATTERNS]))
     with hub_errors(repo_id, "upload the student", again, folder, patterns, [token]):
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
+        card = card_for(repo_id, folder)  # the local one is left as it is
+        commit = api.create_commit(
+            repo_id,
+            [CommitOperationAdd(name, card.encode() if name == CARD_FILE else folder / name) for name in names],
             commit_message=commit_message,
             token=token,
             revision=revision,
-            ignore_patterns=patterns,
         )
     return commit.commit_url
 

@@ -97,6 +97,9 @@ def test_in_a_process_of_its_own(tmp_path, saved_student):
         done = subprocess.run(push, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert hub.repos["model", "me/student"].private
+        card = hub.files("me/student")["README.md"].decode()
+        for line in ('student = RationaleStudent.from_pretrained("me/student")', 'name = "me/student"'):
+            assert f"\n{line}\n" in card  # the run was not told of a repository
         loaded = subprocess.run([sys.executable, "-c", load], env=env, capture_output=True, text=True, timeout=300)
     assert loaded.returncode == 0, loaded.stderr
     here = RationaleStudent.from_pretrained(folder).predict(["a + 1"])[0]
