@@ -11,8 +11,10 @@ from typing import Any
 
 from .errors import HubError, ModelError
 from .files import UNFINISHED
+from .repositories import is_broken_line
 
 
+CARD_FILE = "README.md"
 # Of a run's folder these stay at home: checkpoints and what is half-written; what names this machine's paths and nothing needs
 # that loads a student: the pickled arguments, and PEFT's cards of snapshots.
 NEVER_PUSHED = ("_*", "checkpoint-*", f"*/{UNFINISHED}*", "training_args.bin", "negative_generators/*README.md")
@@ -145,7 +147,7 @@ def push_student(
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 
-    from .model_card import CARD_FILE, card_for
+    from .snippets import named_anew
     from .student_files import check_student_folder
 
     folder = Path(folder).expanduser()
@@ -159,7 +161,8 @@ def push_student(
     names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*") if path.is_file())
     names = list(filter_repo_objects(names, ignore_patterns=[*patterns, *DEFAULT_IGNORE_PATTERNS]))
     with hub_errors(repo_id, "upload the student", again, folder, patterns, [token]):
-        card = card_for(repo_id, folder)  # the local one is left as it is
+        # The local card is left as it is.
+        card = named_anew((folder / CARD_FILE).read_text(encoding="utf-8"), repo_id) if CARD_FILE in names else ""
         commit = api.create_commit(
             repo_id,
             [CommitOperationAdd(name, card.encode() if name == CARD_FILE else folder / name) for name in names],
@@ -201,9 +204,7 @@ def _without_secrets(text: str, secrets: Sequence[str | None]) -> str:
 
 
 def _is_broken(chain: Sequence[Any]) -> bool:
-    """Whether it was the line: the client's errors of transport (httpx, requests), or the system's."""
-    names = {kind.__name__ for err in chain for kind in type(err).__mro__}
-    return bool(names & {"TransportError", "ConnectionError", "TimeoutError", "RequestException"})
+    return any(map(is_broken_line, chain))
 
 
 def _broken(chain: Sequence[BaseException]) -> str:

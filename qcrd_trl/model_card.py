@@ -1,6 +1,5 @@
 """The model card: README.md beside a trained student, which the Hub shows."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +13,15 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from .card_accuracy import Accuracies, accuracy_results, accuracy_text
 from .errors import DataError
 from .files import whole_file
+from .hub import CARD_FILE
 from .markdown import code, one_line, plain
 from .repositories import is_repo_name
 
 
-CARD_FILE = "README.md"
 TAGS = ("qcrd", "trl", "distillation", "generated_from_trainer")
 PICTURES = ("losses", "accuracy", "quality", "selection")
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"
 _MARKS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
-
-# The lines of qcrd_trl.snippets that say where the student is.
-_LOADED = re.compile(
-    r'^(student = RationaleStudent\.from_pretrained\(|name = )"(?:[^"\\\n]|\\.)*"(\)?)$', re.MULTILINE
-)
 
 _METHODS = {
     "label_only": "fine-tuning on labels alone",
@@ -184,25 +178,6 @@ def add_accuracies(folder: Path, accuracies: Accuracies) -> Path:
     if card.data.eval_results is None:
         card.data.model_name = None
     return _save(card, folder)
-
-
-def card_for(repo_id: str, folder: Path) -> str | None:
-    """
-    The card in a student's folder, whose lines of code load the student from a repository: written by a run that was not told of
-    one, they name the run's folder.
-
-    Args:
-        repo_id (`str`): the repository.
-        folder (`Path`): the student's folder.
-
-    Returns:
-        `str` or `None`: its text; `None` if there is no card.
-    """
-    path = folder / CARD_FILE
-    if not path.is_file():
-        return None
-    text = path.read_text(encoding="utf-8")
-    return _LOADED.sub(lambda match: f"{match[1]}{json.dumps(repo_id)}{match[2]}", text) if _MARKS[0] in text else text
 
 
 # ---- Parts ----

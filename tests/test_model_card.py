@@ -7,14 +7,11 @@ import pytest
 import yaml
 from hub_server import card_problem
 from huggingface_hub import ModelCard, ModelCardData
-from tiny import word_tokenizer
 
 from qcrd_trl.card_accuracy import Accuracies, Measured, accuracies_of_files, accuracy_text, logged_accuracies
-from qcrd_trl.data.prompts import StudentFormat
 from qcrd_trl.errors import DataError
 from qcrd_trl.evaluation.results import question_set
-from qcrd_trl.model_card import CardFacts, add_accuracies, card_for, is_path, model_card, write_card
-from qcrd_trl.snippets import plain_snippet, qcrd_snippet
+from qcrd_trl.model_card import CardFacts, add_accuracies, is_path, model_card, write_card
 
 
 def accuracies(dataset="me/svamp"):
@@ -154,22 +151,6 @@ def test_accuracies_of_files(tmp_path):
     assert "75.0 %" not in again
     assert read(again)["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.25
     assert again.count("<!-- accuracy: begin -->") == 1
-
-
-def test_the_lines_name_the_repository(tmp_path):
-    """A reader on the Hub who runs the lines would look for a folder of somebody else's machine."""
-    assert card_for("me/student", tmp_path) is None
-    form, tokenizer = StudentFormat(), word_tokenizer()
-    lines = [(qcrd_snippet(name, form), plain_snippet(name, tokenizer, form)) for name in ('out "1"', "me/student")]
-    write_card(tmp_path, CardFacts("out", "qcrd", qcrd_snippet=lines[0][0], plain_snippet=lines[0][1]))
-    local = (tmp_path / "README.md").read_text(encoding="utf-8")
-    text = card_for("me/student", tmp_path)
-    assert all(code in text for code in lines[1])
-    assert all(code in local for code in lines[0])
-    assert len(set(text.splitlines()) ^ set(local.splitlines())) == 4
-    assert (tmp_path / "README.md").read_text(encoding="utf-8") == local
-    (tmp_path / "README.md").write_text('---\n---\nname = "out"\n', encoding="utf-8")  # another's card
-    assert card_for("me/student", tmp_path) == '---\n---\nname = "out"\n'
 
 
 def test_files_that_do_not_belong_together(tmp_path):
