@@ -106,7 +106,8 @@ def push_command(folder: str | os.PathLike, repo_id: str) -> str:
 
 def left_out(save_negative_generators: bool = False) -> list[str]:
     """Patterns of what a push of a run's folder leaves out."""
-    return [*NEVER_PUSHED, NEGATIVES] + ([] if save_negative_generators else [GENERATORS])
+    # The log is in training_log.json; the trainer's state names the path of the best checkpoint too.
+    return [*NEVER_PUSHED, "trainer_state.json", NEGATIVES] + ([] if save_negative_generators else [GENERATORS])
 
 
 def push_student(

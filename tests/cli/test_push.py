@@ -66,7 +66,7 @@ def test_a_push_that_fails_after_training_and_the_next(tmp_path, hub_server, cap
     assert hub_server.messages("me/student") == ["again"]
     sent = hub_server.files("me/student")
     assert {"model.safetensors", "README.md", "discriminator/model.safetensors", "plots/losses.png"} <= set(sent)
-    assert "training_args.bin" not in sent
+    assert not {"training_args.bin", "trainer_state.json"} & set(sent)  # they name paths of this machine
     assert str(tmp_path) not in sent["README.md"].decode()
     assert hub_server.rejected == []
     assert RationaleStudent.from_pretrained("me/student").explain(["a + 1"])[0].quality is not None
