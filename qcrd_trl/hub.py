@@ -11,8 +11,10 @@ from typing import Any
 
 from .errors import HubError, ModelError
 from .files import UNFINISHED
+from .repositories import is_broken_line
 
 
+CARD_FILE = "README.md"
 # Of a run's folder these stay at home: checkpoints and what is half-written; what names this machine's paths and nothing needs
 # that loads a student: the pickled arguments, and PEFT's cards of snapshots.
 NEVER_PUSHED = ("_*", "checkpoint-*", f"*/{UNFINISHED}*", "training_args.bin", "negative_generators/*README.md")
@@ -104,7 +106,8 @@ def push_command(folder: str | os.PathLike, repo_id: str) -> str:
 
 def left_out(save_negative_generators: bool = False) -> list[str]:
     """Patterns of what a push of a run's folder leaves out."""
-    return [*NEVER_PUSHED, NEGATIVES] + ([] if save_negative_generators else [GENERATORS])
+    # The log is in training_log.json; the trainer's state names the path of the best checkpoint too.
+    return [*NEVER_PUSHED, "trainer_state.json", NEGATIVES] + ([] if save_negative_generators else [GENERATORS])
 
 
 def push_student(
@@ -142,8 +145,10 @@ def push_student(
         [`ModelError`]: if there is no student in the folder.
         [`HubError`]: if the Hub refuses it.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 
+    from .snippets import named_anew
     from .student_files import check_student_folder
 
     folder = Path(folder).expanduser()
@@ -154,14 +159,17 @@ def push_student(
     again = push_command(folder, repo_id)
     with hub_errors(repo_id, "make or find the repository", again, secrets=[token]):
         repo_id = api.create_repo(repo_id, token=token, private=private, exist_ok=True).repo_id
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*") if path.is_file())
+    names = list(filter_repo_objects(names, ignore_patterns=[*patterns, *DEFAULT_IGNORE_PATTERNS]))
     with hub_errors(repo_id, "upload the student", again, folder, patterns, [token]):
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
+        # The local card is left as it is.
+        card = named_anew((folder / CARD_FILE).read_text(encoding="utf-8"), repo_id) if CARD_FILE in names else ""
+        commit = api.create_commit(
+            repo_id,
+            [CommitOperationAdd(name, card.encode() if name == CARD_FILE else folder / name) for name in names],
             commit_message=commit_message,
             token=token,
             revision=revision,
-            ignore_patterns=patterns,
         )
     return commit.commit_url
 
@@ -197,9 +205,7 @@ def _without_secrets(text: str, secrets: Sequence[str | None]) -> str:
 
 
 def _is_broken(chain: Sequence[Any]) -> bool:
-    """Whether it was the line: the client's errors of transport (httpx, requests), or the system's."""
-    names = {kind.__name__ for err in chain for kind in type(err).__mro__}
-    return bool(names & {"TransportError", "ConnectionError", "TimeoutError", "RequestException"})
+    return any(map(is_broken_line, chain))
 
 
 def _broken(chain: Sequence[BaseException]) -> str:

@@ -13,11 +13,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from .card_accuracy import Accuracies, accuracy_results, accuracy_text
 from .errors import DataError
 from .files import whole_file
+from .hub import CARD_FILE
 from .markdown import code, one_line, plain
 from .repositories import is_repo_name
 
 
-CARD_FILE = "README.md"
 TAGS = ("qcrd", "trl", "distillation", "generated_from_trainer")
 PICTURES = ("losses", "accuracy", "quality", "selection")
 TEMPLATE = Path(__file__).parent / "templates" / "model_card.md"

@@ -11,6 +11,8 @@ from .errors import ModelError
 # What a student is loaded from. No pickles, and nothing of a run that a repository may hold beside it.
 _DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 _LEFT_OUT = ["checkpoint-*/*", "negatives*", "negative_generators/*", "plots/*", "runs/*"]
+_BROKEN = {"TransportError", "ConnectionError", "TimeoutError", "RequestException"}
+_MORE = re.compile(r" For more information check: \S+")
 _REPO_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
 
 
@@ -68,10 +70,23 @@ def student_folder(
             allow_patterns=_DOWNLOADED + ["*.py"] * trust_remote_code if only is None else list(only),
             ignore_patterns=_LEFT_OUT,
         )
-    except (OSError, ValueError) as err:  # the errors of huggingface_hub are of these kinds
+    except Exception as err:
+        is_broken = is_broken_line(err)
+        if not is_broken and not isinstance(
+            err, (OSError, ValueError)
+        ):  # the errors of huggingface_hub are of these kinds
+            raise
         at = "" if revision is None else f" at revision {revision!r}"
+        said = _MORE.sub("", " ".join(str(err).split()))[:300].rstrip(".")
+        remedy = " Check the network, and load it again: what has arrived is not fetched twice." if is_broken else ""
+        if getattr(getattr(err, "response", None), "status_code", None) in (401, 403, 404):
+            remedy = " A private one needs a token that may read it: log in by `hf auth login`, or set HF_TOKEN."
         raise ModelError(
-            f"There is no folder {name!r}, and no repository of this name{at} could be had from the Hub: "
-            f"{' '.join(str(err).split())[:300]}"
+            f"There is no folder {name!r}, and no repository of this name{at} could be had from the Hub: {said}.{remedy}"
         ) from err
     return Path(found)
+
+
+def is_broken_line(err: BaseException) -> bool:
+    """Whether it was the line: an error of transport of the client's (of httpx, its successor or requests), or of the system's."""
+    return bool({kind.__name__ for kind in type(err).__mro__} & _BROKEN)

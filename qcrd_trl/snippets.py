@@ -1,12 +1,17 @@
 """The lines that load and ask a trained student: with this package, and without it by transformers and PEFT alone."""
 
 import json
+import re
 
 from transformers import PreTrainedTokenizerBase
 
 from .data.prompts import StudentFormat
 
 
+# The lines that say where the student is.
+_LOADED = re.compile(
+    r'^(student = RationaleStudent\.from_pretrained\(|name = )"(?:[^"\\\n]|\\.)*"(\)?)$', re.MULTILINE
+)
 QUESTION = "There are 7 pens in a box and 3 more are put in. How many pens are there?"
 
 
@@ -97,6 +102,20 @@ def plain_snippet(
     taught = [form.predict_prefix] * form.predicts + [form.explain_prefix] * form.explains
     lines += [f"print(ask({_quoted(prefix)}, question))" for prefix in taught]
     return "\n".join(lines) + "\n"
+
+
+def named_anew(card: str, name: str) -> str:
+    """
+    A model card whose lines load the student from another place: written by a run that was not told of a repository, they name
+    the run's folder.
+
+    Args:
+        card (`str`): the card; one without our lines is given as it is.
+        name (`str`): repository or folder of the student.
+    """
+    if "from qcrd_trl import RationaleStudent" not in card:
+        return card
+    return _LOADED.sub(lambda match: f"{match[1]}{_quoted(name)}{match[2]}", card)
 
 
 def _ask(tokenizer: PreTrainedTokenizerBase, form: StudentFormat, is_conversational: bool) -> list[str]:

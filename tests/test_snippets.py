@@ -15,7 +15,7 @@ from tiny import tiny_llama, word_tokenizer
 
 from qcrd_trl import RationaleStudent, StudentFormat
 from qcrd_trl.merging import merge_student
-from qcrd_trl.snippets import plain_snippet, qcrd_snippet
+from qcrd_trl.snippets import named_anew, plain_snippet, qcrd_snippet
 
 
 WITHOUT_THIS_PACKAGE = """
@@ -174,3 +174,16 @@ def test_the_documentation_shows_these_lines():
     page = Path(__file__).resolve().parents[1] / "docs" / "student.md"
     code = plain_snippet("OUT", word_tokenizer(), StudentFormat(), is_adapter=True)
     assert f"```python\n{code}```" in page.read_text(encoding="utf-8")
+
+
+def test_a_card_names_another_place():
+    """A reader on the Hub who runs the lines would look for a folder of somebody else's machine."""
+    form, tokenizer = StudentFormat(), word_tokenizer()
+    own, others = (
+        f"A.\n\n```python\n{qcrd_snippet(name, form)}```\n```python\n{plain_snippet(name, tokenizer, form)}```\n"
+        for name in ('out "1"', "me/student")
+    )
+    assert own != others
+    assert named_anew(own, "me/student") == others
+    assert named_anew(others, 'out "1"') == own
+    assert named_anew('name = "out"\n', "me/student") == 'name = "out"\n'  # somebody else's card

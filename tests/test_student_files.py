@@ -8,11 +8,13 @@ from typing import ClassVar
 
 import pytest
 import torch
+from hub_server import Fault
 from saved import QUESTIONS
 from tiny import tiny_gpt2
 
 from qcrd_trl import RationaleDiscriminator, RationaleStudent
 from qcrd_trl.errors import ModelError
+from qcrd_trl.hub import push_student
 from qcrd_trl.student_files import discriminator_kind, load_discriminator, load_scorer, student_folder
 
 
@@ -186,3 +188,24 @@ def test_an_encoder_of_its_own(with_encoder):
     (explanation,) = student.explain(QUESTIONS[1:2], **NEW)
     assert explanation.quality == pytest.approx(1 / 10)
     assert Scorer.asked == [(QUESTIONS[0], "a is b"), (QUESTIONS[1], "1 + 1 = 2")]
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status", "said"),
+    [
+        ("/resolve/.*safetensors", None, "Check the network, and load it again"),
+        ("GET /api/models", None, "Check the network, and load it again"),
+        ("GET /api/models", 401, "log in by `hf auth login`, or set HF_TOKEN"),
+        ("/resolve/", 500, "could be had from the Hub"),
+    ],
+)
+def test_a_hub_that_fails_a_download(saved_student, hub_server, request_of, status, said):
+    """An error of the client's HTTP library says neither what was loaded nor what to do; the next try goes on."""
+    push_student(saved_student("full"), "me/student")
+    hub_server.faults.append(Fault(request_of, status))
+    for kind in (RationaleStudent, RationaleDiscriminator):
+        with pytest.raises(ModelError, match="no repository of this name could be had from the Hub") as caught:
+            kind.from_pretrained("me/student")
+        assert said in str(caught.value)
+    hub_server.faults.clear()
+    assert RationaleStudent.from_pretrained("me/student").discriminator is not None

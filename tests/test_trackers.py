@@ -16,13 +16,14 @@ EXPECTED = {
     *("train/loss", "train/loss/label", "train/loss/positive", "train/loss/negative", "train/loss/discriminator"),
     *("train/negatives/beyond_margin", "train/negatives/kept", "train/quality/positive", "train/alpha_3"),
     *("eval/loss", "eval/nll/positive", "eval/discriminator_auc"),
+    *("eval/label_accuracy", "eval/answer_accuracy", "eval/accuracy_questions"),
 }
 
 
 def run(folder, report_to, **overrides):
     arguments = {
         "negative_source": "self", "negative_max_new_tokens": 4, "max_steps": 2, "eval_strategy": "steps", "eval_steps": 2,
-        "log_rationales": True, "num_rationales_to_log": 2,
+        "log_rationales": True, "num_rationales_to_log": 2, "eval_accuracy": True, "task_kind": "number",
     }  # fmt: skip
     trainer = trainer_of(
         folder,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import tempfile
 import types
 from collections.abc import Sequence
 from enum import Enum
@@ -210,3 +211,15 @@ def _fits(value: Any, hint: Any, parsed: bool = False) -> bool:
 
 def _name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
+
+
+def check_output_file(path: Path) -> None:
+    """Before hours of work: whether the results can be written in the end."""
+    if path.is_dir():
+        raise ConfigError(f"--output {path} is a folder: give a file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as err:
+        raise ConfigError(f"--output {path} cannot be written: {err.strerror or err}. Give another file.") from err

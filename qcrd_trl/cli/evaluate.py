@@ -1,6 +1,5 @@
 """`qcrd evaluate`: the accuracies of a trained student, and what a difference of two is worth."""
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +8,7 @@ from pathlib import Path
 from ..answers import TASK_KINDS
 from ..data.sources import load_rows
 from ..errors import ConfigError
-from .common import parse_arguments
+from .common import check_output_file, parse_arguments
 from .comparison import compare
 
 
@@ -127,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     (args,) = parse_arguments(argv, EvaluateArguments, prog="qcrd evaluate", description=description)
     _check(args)
     if args.output is not None:
-        _check_output(Path(args.output))
+        check_output_file(Path(args.output))
     if args.compare is not None:
         return compare(args.compare, args.output, args.seed, args.allow_settings)
     # After the flags are known to be right, so that a wrong one is told at once.
@@ -201,18 +200,6 @@ def _check(args: EvaluateArguments) -> None:
             raise ConfigError(f"--{name} must be at least 1, got {getattr(args, name)}.")
     if args.max_questions is not None and args.max_questions < 1:
         raise ConfigError(f"--max_questions must be at least 1, got {args.max_questions}.")
-
-
-def _check_output(path: Path) -> None:
-    """Before hours of work: whether the results can be written in the end."""
-    if path.is_dir():
-        raise ConfigError(f"--output {path} is a folder: give a file.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as err:
-        raise ConfigError(f"--output {path} cannot be written: {err.strerror or err}. Give another file.") from err
 
 
 def _print(report: dict, args: EvaluateArguments) -> None:

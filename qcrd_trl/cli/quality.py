@@ -10,7 +10,7 @@ from typing import Any
 from ..answers import TASK_KINDS
 from ..errors import ConfigError
 from ..files import whole_file
-from .common import parse_arguments
+from .common import check_output_file, parse_arguments
 
 
 @dataclass
@@ -97,8 +97,6 @@ class QualityArguments:
         for name in ("num_samples", "batch_size", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}.")
-        if Path(self.output).expanduser().is_dir():
-            raise ConfigError(f"--output {self.output} is a folder: give a file.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -115,6 +113,8 @@ def main(argv: Sequence[str]) -> int:
         "Measures how well a trained discriminator tells good rationales from bad ones, on held-out questions."
     )
     (args,) = parse_arguments(argv, QualityArguments, prog="qcrd quality", description=description)
+    output = Path(args.output).expanduser()
+    check_output_file(output)
     # After the flags are known to be right, so that a wrong one is told at once.
     from ..data.sources import load_dataset_from
     from ..plots.quality import plot_quality, plot_reliability
@@ -152,7 +152,6 @@ def main(argv: Sequence[str]) -> int:
         "arguments": _arguments(args),
         "versions": _versions(),
     }
-    output = Path(args.output).expanduser()
     with whole_file(output) as aside:
         aside.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     title = f"{report['model']}: {report['questions']:,} held-out questions"

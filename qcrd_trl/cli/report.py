@@ -244,6 +244,10 @@ def _task_kind(args: ReportArguments, source: Path) -> Any:
 def _missing_kind(source: Path, path: Path, expected: str) -> Exception:
     if not source.exists() and (source.suffix or os.sep in str(source)):
         return DataError(f"{source} does not exist.")
+    if not source.exists():
+        return ConfigError(
+            f"There is no {source} here, and no task_kind was given for a dataset of the Hub: {expected}."
+        )
     return ConfigError(f"No task_kind was given, and there is no {path.name} that says it: {expected}.")
 
 

@@ -134,10 +134,11 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
                 markerfacecolor="white", markersize=6, label=f"{label}, held out",
             )  # fmt: skip
         _mark(one, refreshes)
-        low, high = one.get_ylim()
-        one.set_ylim(limits[0] if limits[0] is not None else low, limits[1] if limits[1] is not None else high)
+        # A line along an end is seen whole.
         if limits[1] is not None:
-            one.set_ylim(limits[0] - 0.03 * limits[1], 1.03 * limits[1])  # a line along an end is seen whole
+            one.set_ylim(limits[0] - 0.03 * limits[1], 1.03 * limits[1])
+        elif limits[0] is not None:
+            one.set_ylim(limits[0], limits[0] + (1.06 * (one.dataLim.ymax - limits[0]) or 1))
         _legend(one)
         dress(one, name, "optimizer step", unit, grid="both")
     return figure

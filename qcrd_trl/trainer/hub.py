@@ -82,7 +82,8 @@ class HubTrainer(ResumableTrainer):
         if self._aside is not None:
             return  # pushed once it is in its place
         self._tell_failed_pushes()
-        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        push = getattr(self, "push_in_progress", None)  # of the main process alone
+        busy = push is not None and not push.is_done()
         if (
             self.is_world_process_zero()
             and self.args.hub_strategy != "end"

@@ -66,7 +66,7 @@ def test_a_push_that_fails_after_training_and_the_next(tmp_path, hub_server, cap
     assert hub_server.messages("me/student") == ["again"]
     sent = hub_server.files("me/student")
     assert {"model.safetensors", "README.md", "discriminator/model.safetensors", "plots/losses.png"} <= set(sent)
-    assert "training_args.bin" not in sent
+    assert not {"training_args.bin", "trainer_state.json"} & set(sent)  # they name paths of this machine
     assert str(tmp_path) not in sent["README.md"].decode()
     assert hub_server.rejected == []
     assert RationaleStudent.from_pretrained("me/student").explain(["a + 1"])[0].quality is not None
@@ -97,6 +97,9 @@ def test_in_a_process_of_its_own(tmp_path, saved_student):
         done = subprocess.run(push, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert hub.repos["model", "me/student"].private
+        card = hub.files("me/student")["README.md"].decode()
+        for line in ('student = RationaleStudent.from_pretrained("me/student")', 'name = "me/student"'):
+            assert f"\n{line}\n" in card  # the run was not told of a repository
         loaded = subprocess.run([sys.executable, "-c", load], env=env, capture_output=True, text=True, timeout=300)
     assert loaded.returncode == 0, loaded.stderr
     here = RationaleStudent.from_pretrained(folder).predict(["a + 1"])[0]

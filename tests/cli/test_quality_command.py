@@ -43,6 +43,10 @@ def test_command(tmp_path, saved_student, data, capsys):
         (["--task_kind", "sum"], "Unknown task_kind 'sum'"),
         (["--task_kind", "number", "--task_callable", "a:b"], "not both"),
         (["--output", "."], "is a folder"),
+        (
+            ["--output", "/dev/null/q.json"],
+            "/dev/null/q.json cannot be written",
+        ),  # before the samples, which take long
     ],
 )
 def test_wrong_flags(tmp_path, data, capsys, flags, said):

@@ -210,6 +210,7 @@ def test_wrong_sources(tmp_path, capsys):
         assert error.splitlines()[-1].startswith("qcrd report: error: ")
     assert not (tmp_path / "out").exists()
     assert "missing.jsonl does not exist" in run(capsys, tmp_path / "missing.jsonl", status=2).err
+    assert "There is no missing here, and no task_kind was given" in run(capsys, "missing", status=2).err
 
 
 @pytest.mark.parametrize(

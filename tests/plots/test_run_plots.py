@@ -57,6 +57,7 @@ def test_losses():
     assert lines(quality) == {"positives": ([1, 2], [0.75, 0.75]), "negatives": ([1, 2], [0.25, 0.25])}
     assert lines(margin) == {"negatives": ([1, 2], [25.0, 25.0])}
     assert margin.get_ylim()[0] < 0 < 100 < margin.get_ylim()[1]
+    assert token.get_ylim() == pytest.approx((0, 1.06 * 3.5))  # a flat line along the top is seen whole too
     marks = [line.get_xdata()[0] for line in margin.lines if list(line.get_ydata()) == [0, 1]]
     assert marks == [0, 2]
     assert any("new negatives" in text.get_text() for text in margin.get_legend().get_texts())
