@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
 
 from ..run_log import RunLog
+from ..statistics import wilson_interval
 from .quality import plot_densities
 from .samples import plot_selection
 from .style import BLACK, BLUE, GREEN, LOOKS, ORANGE, PALE, VERMILION, Look, dress, new_figure, save_figure
@@ -168,7 +168,7 @@ def plot_accuracies(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
             steps = [step + shift for step, *_ in points]
             values = [100 * value for _, value, _ in points]
             sizes |= {count for *_, count in points}
-            ends = [wilson(value, count) for _, value, count in points]
+            ends = [interval_of(value, count) for _, value, count in points]
             errors = [
                 [max(0.0, v - 100 * e[0]) for v, e in zip(values, ends, strict=True)],
                 [max(0.0, 100 * e[1] - v) for v, e in zip(values, ends, strict=True)],
@@ -217,12 +217,9 @@ def accuracies_of(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
     return {name: dict(sorted(parts.items(), key=lambda part: order.index(part[0]))) for name, parts in found.items()}
 
 
-def wilson(share: float, count: int | None) -> tuple[float, float]:
-    """95 % interval of a share of `count` questions (Wilson, 1927); the share itself, twice, where the count is unknown."""
-    if count is None:
-        return share, share
-    interval = binomtest(round(share * count), count).proportion_ci(confidence_level=0.95, method="wilson")
-    return float(interval.low), float(interval.high)
+def interval_of(share: float, count: int | None) -> tuple[float, float]:
+    """95 % interval of a share of `count` questions; the share itself, twice, where the count is unknown."""
+    return (share, share) if count is None else wilson_interval(round(share * count), count)
 
 
 def _subtitle(name: str, sizes: set[int | None]) -> str:
