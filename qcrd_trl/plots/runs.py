@@ -202,9 +202,10 @@ def accuracies_of(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
     Accuracies of a log, by set of questions (`"eval"`, `"eval_NAME"`) and measure.
 
     Returns:
-        `dict[str, dict[str, list[tuple]]]`: of each measure its (step, share, number of questions or `None`).
+        `dict[str, dict[str, list[tuple]]]`: of each measure its (step, share, number of questions or `None`), in the order
+            of the steps. What was evaluated again at a step, as a student is when training is over, counts once.
     """
-    found: dict[str, dict[str, list[tuple[int, float, int | None]]]] = {}
+    found: dict[str, dict[str, dict[int, tuple[int, float, int | None]]]] = {}
     for entry in history:
         for key, value in entry.items():
             match = _ACCURACY.fullmatch(key)
@@ -212,9 +213,16 @@ def accuracies_of(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
                 continue
             counts = [entry.get(f"{match[1]}_{name}") for name in _COUNTS]
             count = next((int(count) for count in counts if _is_number(count) and count > 0), None)
-            found.setdefault(match[1], {}).setdefault(match[2], []).append((entry["step"], value, count))
-    order = list(_MEASURES)
-    return {name: dict(sorted(parts.items(), key=lambda part: order.index(part[0]))) for name, parts in found.items()}
+            points = found.setdefault(match[1], {}).setdefault(match[2], {})
+            points.setdefault(entry["step"], (entry["step"], value, count))
+    return {
+        name: {
+            measure: [parts[measure][step] for step in sorted(parts[measure])]
+            for measure in _MEASURES
+            if measure in parts
+        }
+        for name, parts in found.items()
+    }
 
 
 def interval_of(share: float, count: int | None) -> tuple[float, float]:

@@ -103,6 +103,14 @@ def test_without_the_number_of_questions():
     assert interval_of(0.5, None) == (0.5, 0.5)
 
 
+def test_a_step_that_was_evaluated_twice():
+    """The student is evaluated again when training is over: a line would go up and down in one place, or back."""
+    last = {"step": 1, "eval_label_accuracy": 0.5, "eval_accuracy_questions": 10}
+    found = accuracies_of([*ACCURACIES, last])
+    assert found == accuracies_of(ACCURACIES)
+    assert found["eval"]["label_accuracy"] == [(1, 0.5, 10), (2, 1.0, 10)]
+
+
 def test_several_sets_of_questions():
     """Accuracies of one set drawn among those of another would look like a jump."""
     history = [
