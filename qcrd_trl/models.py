@@ -253,6 +253,16 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def device_of(name: str | torch.device | None = None) -> torch.device:
+    """A device by its name, the GPU if there is one where none is given. A [`ConfigError`] tells that it cannot be used."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as err:  # torch raises either for a device that is not there
+        raise ConfigError(f"The device {str(name)!r} cannot be used here: {first_line(err)}") from err
+    return device
+
+
 def first_line(err: BaseException) -> str:
     """What an error says first: those of the Hub go on for a page."""
     return str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .answers import answers_equal, extract_answer, parse_label
+from .data.draws import draw
 from .data.prompts import is_conversational
-from .data.tokenize import draw
 from .diversity import distinct_n, mean_pairwise_similarity
 from .errors import ConfigError, DataError, ModelError
 from .metrics import auc, brier_score, expected_calibration_error, reliability_bins

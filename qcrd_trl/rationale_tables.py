@@ -10,8 +10,8 @@ from transformers.integrations import TensorBoardCallback
 from trl.trainer.utils import print_prompt_completions_sample
 
 from .callbacks import base_of
+from .data.draws import draw
 from .data.prompts import Prompt, is_conversational
-from .data.tokenize import draw
 from .discriminator import RationaleDiscriminator
 from .errors import ConfigError
 from .quality import rationale_qualities

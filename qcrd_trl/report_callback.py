@@ -54,6 +54,7 @@ class RunReportCallback(TrainerCallback):
         self.trainer, self.selection = trainer, selection
         self._scores: dict[str, Any] | None = None
         self._is_over = False
+        self._num_entries = 0  # of the log when training was over
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._is_over = False
@@ -66,6 +67,7 @@ class RunReportCallback(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         gather = getattr(self.trainer, "gather_score_counts", None)  # a collective
         self._scores, self._is_over = None if gather is None else gather(), True
+        self._num_entries = len(state.log_history)
         self._report()
 
     def on_evaluate(self, args, state, control, **kwargs):
@@ -97,7 +99,17 @@ class RunReportCallback(TrainerCallback):
         trainer = self.trainer
         settings = {name: getattr(trainer.args, name) for name in _SETTINGS if hasattr(trainer.args, name)}
         selection = None if self.selection is None else dict(self.selection)
-        return RunLog(trainer.state.log_history, trainer.state.global_step, self._scores, selection, settings)
+        return RunLog(self._history(), trainer.state.global_step, self._scores, selection, settings)
+
+    def _history(self) -> list[dict[str, Any]]:
+        """The trainer's log, in which the best model, evaluated when training is over, stands at the step that it is of."""
+        state, args = self.trainer.state, self.trainer.args
+        best = state.best_global_step if args.load_best_model_at_end else None
+        if best is None or not self._is_over:
+            return state.log_history
+        history = state.log_history
+        after = [{**entry, "step": best} for entry in history[self._num_entries :]]
+        return [*history[: self._num_entries], *after]
 
 
 def report_callbacks(trainer: Trainer) -> list[TrainerCallback]:

@@ -15,7 +15,7 @@ from .answers.values import TaskKind, check_task_kind
 from .data.prompts import Prompt, StudentFormat
 from .discriminator import RationaleDiscriminator
 from .errors import ConfigError, ModelError
-from .models import base_model, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
+from .models import base_model, device_of, is_encoder_decoder, load_model, load_tokenizer, prepare_tokenizer
 from .quality import rationale_qualities
 from .records import Explanation, Prediction, StudentRationale
 from .sampling.generate import Completion, generate_completions
@@ -152,7 +152,7 @@ class RationaleStudent:
         base_revision = PeftConfig.from_pretrained(str(folder)).revision if is_adapter else None
         if base_revision is not None:
             init_kwargs["revision"] = base_revision
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = device_of(device)
         if quantization_config is not None:
             init_kwargs["device_map"] = {"": device}
         model = load_model(folder, quantization_config, **init_kwargs)

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from .data.draws import draw
 from .data.prompts import Prompt, StudentFormat, completion_ids, has_lone_surrogate, is_conversational, prompt_ids
-from .data.tokenize import draw
 from .errors import DataError
 from .sampling.questions import prompt_problem, read_choices
 

@@ -56,6 +56,8 @@ class EvaluateArguments:
             Precision of the model.
         device (`str`, *optional*):
             Device; the GPU if there is one.
+        revision (`str`, *optional*):
+            Branch, tag or commit of the repository.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether a model may bring code of its own.
         tasks (`list[str]`, *optional*):
@@ -92,6 +94,7 @@ class EvaluateArguments:
     max_new_tokens: int = field(default=256, metadata={"help": "Largest number of tokens of a rationale."})
     dtype: str = field(default="float32", metadata={"help": "float32, bfloat16, float16 or auto."})
     device: str | None = field(default=None, metadata={"help": "Device; the GPU if there is one."})
+    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the repository."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Let a model bring code of its own."})
     tasks: list[str] | None = field(
         default=None, metadata={"help": "label, rationale or both; what the student was taught if left out."}
@@ -130,15 +133,15 @@ def main(argv: Sequence[str]) -> int:
     if args.compare is not None:
         return compare(args.compare, args.output, args.seed, args.allow_settings)
     # After the flags are known to be right, so that a wrong one is told at once.
-    import torch
-
     from ..data.prompts import StudentFormat
     from ..evaluation import EvaluationSettings, results_of, write_results
     from ..evaluation.asking import ask, questions_of
     from ..evaluation.outcome import outcome_of
     from ..evaluation.results import shown_name
-    from ..models import is_encoder_decoder, load_model, load_tokenizer
+    from ..models import device_of
     from ..sampling.questions import Columns
+    from ..student import RationaleStudent
+    from ..student_files import check_student_folder, student_folder
     from .select import load_callable
 
     settings = EvaluationSettings(
@@ -151,24 +154,25 @@ def main(argv: Sequence[str]) -> int:
         args.label_max_new_tokens,
         args.max_new_tokens,
     )
-    form = StudentFormat.from_pretrained(args.model)
-    settings.tasks_of(form or StudentFormat())
+    device = device_of(args.device)
+    # A repository is downloaded first: the form that its student was taught lies in it.
+    folder = student_folder(args.model, args.revision, trust_remote_code=args.trust_remote_code)
+    check_student_folder(folder, args.model)
+    settings.tasks_of(StudentFormat.from_pretrained(folder) or StudentFormat())
     rows = load_rows(args.dataset, args.split, args.dataset_config)
     columns = Columns(
         prompt=args.prompt_column, label=args.label_column, id=args.id_column, choices=args.choices_column
     )
     questions, skipped = questions_of(rows, settings.task_kind, columns, limit=args.max_questions)
-    trust = {"trust_remote_code": True} if args.trust_remote_code else {}
-    model = load_model(args.model, dtype=args.dtype, **trust)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
-    tokenizer = load_tokenizer(args.model, **trust)
-    form = form or StudentFormat(is_encoder_decoder=is_encoder_decoder(model))
+    student = RationaleStudent.from_pretrained(
+        folder, device, args.dtype, trust_remote_code=args.trust_remote_code, with_discriminator=False
+    )
+    form = student.student_format
     started = time.perf_counter()
-    answers = ask(model, tokenizer, questions, settings, form)
+    answers = ask(student.model, student.tokenizer, questions, settings, form)
     result = outcome_of(questions, answers, settings.task_kind, skipped)
     told = {name: value for name, value in asdict(args).items() if name not in ("model", *COMPARING)}
-    told |= {"dataset": shown_name(args.dataset), "device": device, "temperature": settings.temperature}
+    told |= {"dataset": shown_name(args.dataset), "device": str(device), "temperature": settings.temperature}
     told |= {
         "tasks": list(answers),
         "student_format": asdict(form),

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..plots.quality import label_of
-from ..plots.runs import accuracies_of, series_of, wilson
+from ..plots.runs import accuracies_of, interval_of, series_of
 from ..run_log import RunLog
 
 
@@ -96,7 +96,7 @@ def _accuracies(subset: str, measures: Mapping[str, Sequence[tuple[int, float, i
 def _share(value: float, count: int | None) -> str:
     if count is None:
         return f"{100 * value:.1f}"
-    low, high = wilson(value, count)
+    low, high = interval_of(value, count)
     return escape(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
 
 

@@ -145,10 +145,11 @@ def load_score(args: ScoreArguments) -> Score:
     folder = student_folder(args.model, args.revision, trust_remote_code=args.trust_remote_code)
     place = folder / DISCRIMINATOR_FOLDER if (folder / DISCRIMINATOR_FOLDER).is_dir() else folder
     if discriminator_kind(place) == "encoder":
-        import torch
+        from ..models import device_of
 
+        device = device_of(args.device)
         scorer = load_scorer(place, **({"trust_remote_code": True} if args.trust_remote_code else {}))
-        scorer.to(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        scorer.to(device)
         return lambda prompts, rationales: scorer.score(prompts, rationales, batch_size=args.batch_size)
     from ..student import RationaleStudent
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from transformers import EarlyStoppingCallback
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.sources import load_dataset_from
@@ -35,6 +36,9 @@ class TrainArguments:
             Its split.
         eval_fraction (`float`, *optional*):
             Share of the training questions to hold out, drawn by `seed`, where there is no `eval_dataset`.
+        early_stopping_patience (`int`, *optional*):
+            Training ends after so many evaluations in a row without a better `metric_for_best_model`, counted on by a run
+            that is resumed.
         resume (`bool`, *optional*, defaults to `False`):
             Whether to go on from the newest checkpoint in `output_dir`.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
@@ -48,6 +52,10 @@ class TrainArguments:
     eval_split: str | None = field(default=None, metadata={"help": "Its split."})
     eval_fraction: float | None = field(
         default=None, metadata={"help": "Share of the training questions to hold out, where there is no eval set."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={"help": "End after so many evaluations in a row without a better metric_for_best_model."},
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the newest checkpoint in output_dir."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Let a model bring code of its own."})
@@ -71,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if not model_args.model_name_or_path:
         raise ConfigError("--model_name_or_path is missing: give the id or path of the student.")
+    callbacks = _early_stopping(script, args)
     train_dataset, eval_dataset = _datasets(script, args)
     kwargs = _model_kwargs(script, model_args)
     args.model_init_kwargs = {**kwargs, **(args.model_init_kwargs or {})}
@@ -79,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args=args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
+        callbacks=callbacks,
         quantization_config=get_quantization_config(model_args),
         peft_config=_peft_config(model_args, args.model_init_kwargs),
     )
@@ -101,6 +111,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if trainer.is_world_process_zero():
         print(f"Saved the student to {args.output_dir}")
     return 0
+
+
+def _early_stopping(script: TrainArguments, args: QCRDConfig) -> list[EarlyStoppingCallback]:
+    patience = script.early_stopping_patience
+    if patience is None:
+        return []
+    if patience < 1:
+        raise ConfigError(f"--early_stopping_patience must be at least 1, got {patience}.")
+    if args.eval_strategy == "no" or args.save_strategy == "no" or args.metric_for_best_model is None:
+        raise ConfigError(
+            "--early_stopping_patience needs evaluations, saves and a metric to tell the best model by: give --eval_strategy, "
+            "the same --save_strategy and --metric_for_best_model, and --load_best_model_at_end to keep the best one."
+        )
+    args.restore_callback_states_from_checkpoint = True  # else a resumed run would begin to count anew
+    return [EarlyStoppingCallback(patience)]
 
 
 def _datasets(script: TrainArguments, args: QCRDConfig):

@@ -11,9 +11,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..answers.values import check_task_kind
+from ..data.draws import draw
 from ..data.prompts import StudentFormat, prompt_ids
 from ..data.sources import Rows, rows_of_dataset
-from ..data.tokenize import draw
 from ..errors import ConfigError, DataError
 from ..models import is_encoder_decoder, prepare_tokenizer
 from ..records import Question

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import binomtest
 
 from ..run_log import RunLog
+from ..statistics import wilson_interval
 from .quality import plot_densities
 from .samples import plot_selection
 from .style import BLACK, BLUE, GREEN, LOOKS, ORANGE, PALE, VERMILION, Look, dress, new_figure, save_figure
@@ -169,7 +169,7 @@ def plot_accuracies(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
             steps = [step + shift for step, *_ in points]
             values = [100 * value for _, value, _ in points]
             sizes |= {count for *_, count in points}
-            ends = [wilson(value, count) for _, value, count in points]
+            ends = [interval_of(value, count) for _, value, count in points]
             errors = [
                 [max(0.0, v - 100 * e[0]) for v, e in zip(values, ends, strict=True)],
                 [max(0.0, 100 * e[1] - v) for v, e in zip(values, ends, strict=True)],
@@ -203,9 +203,10 @@ def accuracies_of(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
     Accuracies of a log, by set of questions (`"eval"`, `"eval_NAME"`) and measure.
 
     Returns:
-        `dict[str, dict[str, list[tuple]]]`: of each measure its (step, share, number of questions or `None`).
+        `dict[str, dict[str, list[tuple]]]`: of each measure its (step, share, number of questions or `None`), in the order
+            of the steps. What was evaluated again at a step, as a student is when training is over, counts once.
     """
-    found: dict[str, dict[str, list[tuple[int, float, int | None]]]] = {}
+    found: dict[str, dict[str, dict[int, tuple[int, float, int | None]]]] = {}
     for entry in history:
         for key, value in entry.items():
             match = _ACCURACY.fullmatch(key)
@@ -213,17 +214,21 @@ def accuracies_of(history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, l
                 continue
             counts = [entry.get(f"{match[1]}_{name}") for name in _COUNTS]
             count = next((int(count) for count in counts if _is_number(count) and count > 0), None)
-            found.setdefault(match[1], {}).setdefault(match[2], []).append((entry["step"], value, count))
-    order = list(_MEASURES)
-    return {name: dict(sorted(parts.items(), key=lambda part: order.index(part[0]))) for name, parts in found.items()}
+            points = found.setdefault(match[1], {}).setdefault(match[2], {})
+            points.setdefault(entry["step"], (entry["step"], value, count))
+    return {
+        name: {
+            measure: [parts[measure][step] for step in sorted(parts[measure])]
+            for measure in _MEASURES
+            if measure in parts
+        }
+        for name, parts in found.items()
+    }
 
 
-def wilson(share: float, count: int | None) -> tuple[float, float]:
-    """95 % interval of a share of `count` questions (Wilson, 1927); the share itself, twice, where the count is unknown."""
-    if count is None:
-        return share, share
-    interval = binomtest(round(share * count), count).proportion_ci(confidence_level=0.95, method="wilson")
-    return float(interval.low), float(interval.high)
+def interval_of(share: float, count: int | None) -> tuple[float, float]:
+    """95 % interval of a share of `count` questions; the share itself, twice, where the count is unknown."""
+    return (share, share) if count is None else wilson_interval(round(share * count), count)
 
 
 def _subtitle(name: str, sizes: set[int | None]) -> str:

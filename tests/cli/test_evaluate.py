@@ -105,6 +105,33 @@ def test_asks_in_the_form_that_was_taught(student, questions, tmp_path):
     assert result["label_accuracy"] < 0.75
 
 
+def test_a_repository_is_asked_in_its_form(student, questions, tmp_path, monkeypatch):
+    """By its name no file of it is found: asked in the default form, this student knows nothing."""
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **kwargs: str(student))
+    output = tmp_path / "result.json"
+    assert evaluate("me/student", questions, output) == 0
+    result = json.loads(output.read_text(encoding="utf-8"))
+    assert result["label_accuracy"] == 0.75
+    assert result["model"] == "me/student"
+    assert result["settings"]["student_format"]["predict_prefix"] == "<|user|>"
+
+
+def test_what_is_no_student_and_no_device(student, questions, tmp_path, capsys):
+    """In one line, as every other flag that cannot work."""
+    (tmp_path / "discriminator").mkdir()
+    (tmp_path / "discriminator" / "config.json").write_text('{"kind": "student"}')
+    for model, flags, message in (
+        (tmp_path / "discriminator", (), "holds a discriminator of kind 'student' and no student"),
+        ("./nope", (), "There is no folder './nope'"),
+        (student, ("--device", "xpu:77"), "The device 'xpu:77' cannot be used here"),
+        (student, ("--device", "abacus"), "The device 'abacus' cannot be used here"),
+    ):
+        assert evaluate(model, questions, tmp_path / "result.json", *flags) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_an_adapter(student, questions, tmp_path):
     """An adapter's folder holds no model: its base comes first."""
     model = get_peft_model(load_model(student), lora())  # lora_B is 0: the same student
@@ -201,7 +228,7 @@ def test_a_yaml_file(student, questions, tmp_path):
     ("flags", "message"),
     [
         (["--task_kind", "essay"], "Unknown task kind 'essay': expected one of number, choice"),
-        (["--model", "./no/such/model"], "No model could be loaded from './no/such/model'"),
+        (["--model", "./no/such/model"], "There is no folder './no/such/model'"),
         (["--dataset", "./no/such.jsonl"], "./no/such.jsonl"),
         (["--prompt_column", "question"], "no column 'question'"),
         (["--batch_size", "0"], "--batch_size must be at least 1, got 0"),

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from tiny import ids, ragged_rows, tiny_llama, tiny_t5, word_tokenizer
 from transformers import AutoModelForCausalLM
 
-from qcrd_trl import RationaleDiscriminator
+from qcrd_trl import QCRDTrainer, RationaleDiscriminator, evaluation_callback
 from qcrd_trl.cli.main import main
+from qcrd_trl.evaluation.outcome import Written
 from qcrd_trl.models import load_model
 
 
@@ -241,6 +242,108 @@ def test_as_a_module_for_launchers(tmp_path, base, data, monkeypatch):
         runpy.run_module("qcrd_trl.cli.train", run_name="__main__")
     assert ended.value.code == 0
     assert load_model(tmp_path / "out")(torch.tensor([ids("a")])).logits.isfinite().all()
+
+
+def asking(**more):
+    """A run that asks its questions at each step, stops early and keeps the best student."""
+    each = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    best = {"metric_for_best_model": "eval_answer_accuracy", "load_best_model_at_end": True}
+    asks = {"eval_accuracy": True, "task_kind": "number", "eval_max_new_tokens": 4, "eval_label_max_new_tokens": 4}
+    return {
+        **each,
+        **best,
+        **asks,
+        "early_stopping_patience": 2,
+        "lr_scheduler_type": "constant",
+        "max_steps": 6,
+        **more,
+    }
+
+
+def scripted(monkeypatch, rights):
+    """Makes the student answer so many of its questions rightly at each evaluation, in turn."""
+
+    def ask(model, tokenizer, questions, settings, form, share, progress):
+        right = rights.pop(0)
+        texts = [[Written(one.label if i < right else "none", True)] for i, one in enumerate(questions)]
+        return {"label": texts, "rationale": [list(written) for written in texts]}
+
+    monkeypatch.setattr(evaluation_callback, "ask", ask)
+
+
+def measured(folder):
+    """Step and answer accuracy of each evaluation, as the run's report has them."""
+    log = json.loads((folder / "out" / "training_log.json").read_text(encoding="utf-8"))
+    found = [entry for entry in log["log_history"] if "eval_loss" in entry]
+    assert all(entry["eval_accuracy_questions"] == 4 for entry in found)  # else there is no interval
+    return [(entry["step"], round(4 * entry["eval_answer_accuracy"])) for entry in found]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["whole", "resumed"])
+def test_early_stopping_and_the_best_student(tmp_path, base, monkeypatch, killed):
+    """A resumed run that counted anew would go on; the best student's accuracy, told last, is not that of the last step."""
+    rows = [{"prompt": f"a + {i}", "label": str(i), "positive_rationales": [f"a = {i}"]} for i in range(4)]
+    Dataset.from_list(rows).to_json(tmp_path / "rows.jsonl")
+    rights = [1, 3, 2, 2, 3]
+    scripted(monkeypatch, rights)
+    more = {"eval_dataset": str(tmp_path / "rows.jsonl"), "report_plots": True, "negative_source": "minority"}
+    argv = settings(tmp_path, base, tmp_path / "rows.jsonl", **asking(**more))
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(QCRDTrainer, "_save_checkpoint", stopping(QCRDTrainer._save_checkpoint, 3))
+            with pytest.raises(Killed):
+                main(argv)
+        argv += ["--resume"]
+    assert main(argv) == 0
+    assert rights == []
+    assert measured(tmp_path) == [
+        (1, 1),
+        (2, 3),
+        (3, 2),
+        (4, 2),
+        (2, 3),
+    ]  # 4 is two after the best; then the best again
+    kept = weights(load_model(tmp_path / "out"))
+    assert largest_difference(kept, weights(load_model(tmp_path / "out" / "checkpoint-2"))) == 0
+    assert largest_difference(kept, weights(load_model(tmp_path / "out" / "checkpoint-4"))) > 0
+    assert (tmp_path / "out" / "plots" / "accuracy.png").is_file()
+
+
+class Killed(BaseException):
+    """No error that the command could make a line of."""
+
+
+def stopping(save, step):
+    """Ends a run as a kill would, behind the checkpoint of a step."""
+
+    def saved(trainer, *args, **kwargs):
+        save(trainer, *args, **kwargs)
+        if trainer.state.global_step == step:
+            raise Killed
+
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"early_stopping_patience": 0}, "--early_stopping_patience must be at least 1, got 0"),
+        (
+            {"eval_strategy": "no", "load_best_model_at_end": False},
+            "--early_stopping_patience needs evaluations, saves and a metric",
+        ),
+        (
+            {"metric_for_best_model": None, "load_best_model_at_end": False},
+            "--early_stopping_patience needs evaluations, saves and a metric",
+        ),
+        ({"alpha_2": 0.0, "preset": "label_only"}, "metric_for_best_model='eval_answer_accuracy' is never measured"),
+    ],
+    ids=["patience", "no evaluation", "no metric", "not taught"],
+)
+def test_early_stopping_that_cannot_work(tmp_path, base, data, capsys, more, message):
+    """Found at the end of the first epoch, it has cost the first epoch; never found, all of them."""
+    assert main(settings(tmp_path, base, data, **asking(eval_fraction=0.25, **more))) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_run_reports_its_training_set(tmp_path, base):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qcrd_trl.plots.runs import accuracies_of, plot_accuracies, plot_losses, save_run_plots, series_of, wilson
+from qcrd_trl.plots.runs import accuracies_of, interval_of, plot_accuracies, plot_losses, save_run_plots, series_of
 from qcrd_trl.run_log import SCORE_BINS, SOURCES, RunLog
 
 
@@ -101,7 +101,15 @@ def test_without_the_number_of_questions():
     (axes,) = plot_accuracies([{"step": 1, "eval_label_accuracy": 0.5}], "t").axes
     assert "no intervals" in axes.get_title()
     assert not axes.containers[0].lines[2]
-    assert wilson(0.5, None) == (0.5, 0.5)
+    assert interval_of(0.5, None) == (0.5, 0.5)
+
+
+def test_a_step_that_was_evaluated_twice():
+    """The student is evaluated again when training is over: a line would go up and down in one place, or back."""
+    last = {"step": 1, "eval_label_accuracy": 0.5, "eval_accuracy_questions": 10}
+    found = accuracies_of([*ACCURACIES, last])
+    assert found == accuracies_of(ACCURACIES)
+    assert found["eval"]["label_accuracy"] == [(1, 0.5, 10), (2, 1.0, 10)]
 
 
 def test_several_sets_of_questions():
