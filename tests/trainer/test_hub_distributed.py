@@ -43,11 +43,14 @@ def test_one_of_two_processes_pushes(tmp_path):
         child = launch(tmp_path, hub)
         assert child.returncode == 0, child.stderr[-3000:]
         assert all(f"process {index} has ended" in child.stdout for index in (0, 1))
-        assert hub.messages("me/student") == [
-            "Training in progress, step 1",
-            "Training in progress, step 2",
-            "End of training",
-        ]
+        # A step may write what the push before it is just sending: that push is refused, logged, and made good by the next.
+        *before, last = hub.messages("me/student")
+        assert last == "End of training"
+        assert before in (
+            ["Training in progress, step 1", "Training in progress, step 2"],
+            ["Training in progress, step 1"],
+            ["Training in progress, step 2"],
+        )
         assert hub.messages("me/set", "dataset") == ["Upload training set"]
         assert {"model.safetensors", "README.md", "discriminator/model.safetensors", "plots/losses.png"} <= set(
             hub.files("me/student")
