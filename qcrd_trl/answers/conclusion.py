@@ -125,6 +125,7 @@ _FOUND_WORDS = frozenset("of to only exactly with made".split())
 
 
 def blank_asides(text: str) -> str:
+    """Puts spaces in the place of what stands in brackets, so that all other places stay as they are."""
     if "(" not in text and "[" not in text:
         return text
     return ASIDE.sub(lambda match: " " * len(match.group()), text)
