@@ -81,11 +81,18 @@ class DataCollatorForC2KD:
         }
 
     def _stack(self, rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-        width = max(len(row) for row in rows)
-        if self.pad_to_multiple_of:
-            width = -(-width // self.pad_to_multiple_of) * self.pad_to_multiple_of
-        stacked = torch.full((len(rows), width), fill, dtype=torch.long)
-        for number, row in enumerate(rows):
-            place = slice(width - len(row), width) if self.padding_side == "left" else slice(0, len(row))
-            stacked[number, place] = torch.tensor(list(row), dtype=torch.long)
-        return stacked
+        return stack_rows(rows, fill, self.padding_side == "left", self.pad_to_multiple_of)
+
+
+def stack_rows(
+    rows: Sequence[Sequence[int]], fill: int, left: bool = False, multiple_of: int | None = None
+) -> torch.Tensor:
+    """Rows of several lengths as one integer tensor `(rows, longest)`, filled up on the right or on the left."""
+    width = max(len(row) for row in rows)
+    if multiple_of:
+        width = -(-width // multiple_of) * multiple_of
+    stacked = torch.full((len(rows), width), fill, dtype=torch.long)
+    for number, row in enumerate(rows):
+        place = slice(width - len(row), width) if left else slice(0, len(row))
+        stacked[number, place] = torch.tensor(list(row), dtype=torch.long)
+    return stacked

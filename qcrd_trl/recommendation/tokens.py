@@ -155,11 +155,16 @@ class TextRowTokenizer:
                 f"{self.name}, row {index}: column 'completion' must hold the target's title as a text, got "
                 f"{completion!r:.60}."
             )
-        wanted = completion_ids(prompt, "", completion, self.tokenizer, _FORM)
+        wanted = answer_ids(prompt, completion, self.tokenizer)
         room = None if self.max_length is None else self.max_length - len(wanted)
         start, dropped = fitting_prompt_ids(row, index, self.tokenizer, room, self.name, self.max_length, "target")
         counts = {**dict.fromkeys(COUNTERS, 0), "shortened": int(dropped > 0), "history_dropped": dropped}
         return _tokenized(start + wanted, [IGNORED] * len(start) + wanted, index, counts)
+
+
+def answer_ids(prompt: str | list[dict[str, Any]], title: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of a title as the answer to a prompt, with the token that ends it."""
+    return completion_ids(prompt, "", title, tokenizer, _FORM)
 
 
 def fitting_prompt_ids(
