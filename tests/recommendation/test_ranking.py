@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from tensors import LargestTensor
 
 from qcrd_trl.errors import ConfigError, DataError
 from qcrd_trl.recommendation.ranking import candidate_ranks, target_ranks, target_ranks_from_scores
@@ -179,20 +179,6 @@ def test_candidates_rank_as_the_full_ranking_of_them():
     candidates[7] = (targets[7] + 1) % 101
     with pytest.raises(DataError, match="target of user 7 is not among"):
         candidate_ranks(states, weight, candidates, targets)
-
-
-class LargestTensor(TorchDispatchMode):
-    """The numbers of the largest tensor that any operation made."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for one in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(one, torch.Tensor):
-                storage = one.untyped_storage().nbytes() // one.element_size()
-                self.size = max(self.size, min(storage, one.numel()))
-        return made
 
 
 @pytest.mark.parametrize("tied", [False, True])
