@@ -1,0 +1,1 @@
+"""Sequential recommendation: interactions, sequences, models, teachers and full ranking. Knows no trainer."""
