@@ -193,7 +193,9 @@ class LayerFilters(nn.Module):
             if given is not None and mine != given
         ]
         if wrong:
-            raise ModelError(f"The layer filters do not fit: they have {' and '.join(wrong)}. Train them for this pair.")
+            raise ModelError(
+                f"The layer filters do not fit: they have {' and '.join(wrong)}. Train them for this pair."
+            )
         lacking = sorted(set(self.layers) - {*teacher.layers, teacher.last_layer})
         if lacking:
             raise ModelError(

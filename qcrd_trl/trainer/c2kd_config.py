@@ -166,7 +166,8 @@ class C2KDConfig(TrainingArguments):
         default="float16", metadata={"help": "What the teacher's states are rounded to: float16, bfloat16 or float32."}
     )
     heads_learning_rate: float | None = field(
-        default=None, metadata={"help": "Learning rate of what is trained outside the student. Default: learning_rate."}
+        default=None,
+        metadata={"help": "Learning rate of what is trained outside the student. Default: learning_rate."},
     )
     num_blocks: int | None = field(default=None, metadata={"help": "Blocks of layers in block-wise imitation."})
     block_norm_weight: float = field(default=0.1, metadata={"help": "Weight of lengths in block-wise imitation."})
