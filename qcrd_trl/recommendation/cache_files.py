@@ -175,7 +175,9 @@ class ShardReader:
                 "Give the teacher together with teacher_cache, and what is missing is built again."
             )
         shape = (positions, len(form.stored), form.hidden_size)
-        self._states = np.memmap(self.path, form.storage, "r", shape=shape) if positions else np.empty(shape, form.storage)
+        self._states = (
+            np.memmap(self.path, form.storage, "r", shape=shape) if positions else np.empty(shape, form.storage)
+        )
         self._seen = np.zeros(len(self.records), bool)
 
     def read(self, number: int) -> np.ndarray:

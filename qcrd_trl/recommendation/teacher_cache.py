@@ -370,7 +370,9 @@ def _compute(
         ):
             for batch in batches:
                 states = _stored(teacher, collator([rows[row.place] for row in batch]), form)
-                shard.add([row.key for row in batch], np.split(states, np.cumsum([row.positions for row in batch])[:-1]))
+                shard.add(
+                    [row.key for row in batch], np.split(states, np.cumsum([row.positions for row in batch])[:-1])
+                )
                 written += len(batch)
                 bar.update(len(batch))
     except OSError as err:

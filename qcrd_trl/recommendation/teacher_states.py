@@ -19,7 +19,16 @@ from .states import head_of, hidden_size, label_positions, num_layers, read_posi
 TEACHER_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 # What a configuration says of the run that wrote it, and not of what the model computes.
 _NOT_COMPUTED = {"architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "output_hidden_states"}
-_ADAPTER = ("peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+_ADAPTER = (
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "use_dora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+)
 
 
 class TeacherStates(Protocol):
