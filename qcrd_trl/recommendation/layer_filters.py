@@ -19,6 +19,7 @@ from ..losses import states_nll
 CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
 KIND, FORMAT = "layer_filters", 1
 FORMS = ("mlp", "linear", "identity")
+_TILE_NUMBERS = 3 * 2**22  # logits held at a time, as in the loss
 
 
 class LayerFilters(nn.Module):
@@ -137,7 +138,7 @@ class LayerFilters(nn.Module):
         filtered = torch.stack([self.filters[str(layer)](states[layer].float()).float() for layer in self.layers])
         if targets is None:
             return filtered
-        flat = self.norm(filtered.flatten(0, 1))
+        flat = self.norm(filtered.flatten(0, 1)).float()
         # Losses tile by tile: a vocabulary's logits of all positions and layers would not fit.
         nll, predicted = states_nll(flat, self.head.weight, targets.repeat(len(self.layers)), predicts=predicts)
         shape = filtered.shape[:2]
@@ -244,6 +245,30 @@ class LayerFilters(nn.Module):
         except RuntimeError as err:
             raise ModelError(f"The weights in {str(folder)!r} do not fit their {CONFIG_NAME}: {err}") from err
         return filters.eval()
+
+
+@torch.no_grad()
+def hit_ranks(filters: LayerFilters, filtered: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """
+    Rank of each target among all items or tokens: 1 + those with a greater logit + those with the same and a smaller index.
+
+    Args:
+        filters ([`LayerFilters`]): whose norm and head score.
+        filtered (`torch.Tensor`): what the filter of one layer gave, shape `(positions, student_size)`.
+        targets (`torch.Tensor`): shape `(positions,)`.
+
+    Returns:
+        `torch.Tensor`: integers from 1, shape `(positions,)`.
+    """
+    ranks = torch.empty_like(targets)
+    index = torch.arange(filters.vocab_size, device=targets.device)
+    tile = max(_TILE_NUMBERS // filters.vocab_size, 16)
+    for start in range(0, len(targets), tile):
+        rows = slice(start, start + tile)
+        logits, target = filters.logits(filtered[rows]), targets[rows, None]
+        own = logits.gather(1, target)
+        ranks[rows] = 1 + ((logits > own) | ((logits == own) & (index < target))).sum(1)
+    return ranks
 
 
 def check_layers(layers: Sequence[int], num_layers: int | None = None) -> tuple[int, ...]:
