@@ -18,7 +18,7 @@ _NAMES = {
     "load_recommender": "loading",
 }
 
-__all__ = list(_NAMES)  # noqa: PLE0605
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

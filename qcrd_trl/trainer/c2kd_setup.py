@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import ConfigError, ModelError
 from ..models import load_tokenizer, prepare_student, prepare_tokenizer
 from ..recommendation.layer_filters import LayerFilters
-from ..recommendation.loading import build_recommender, load_recommender
 from ..recommendation.states import core_model, hidden_size, num_layers
-from ..recommendation.teacher_cache import CachedTeacher
+from ..recommendation.teacher import find_teacher
 from ..recommendation.teacher_states import LiveTeacher
 from .c2kd_config import C2KDConfig
 from .c2kd_objective import block_ends, num_blocks
@@ -91,6 +90,8 @@ def load_student(
             raise ConfigError(
                 "Item-head mode needs the number of items: set `num_items`, or pass a model that has a head over items."
             )
+        from ..recommendation.loading import build_recommender
+
         model = build_recommender(
             args.task_mode,
             source,
@@ -120,49 +121,26 @@ def load_student(
     return model
 
 
-def load_teacher(teacher: Any, args: C2KDConfig) -> Any:
-    """
-    The teacher that [`C2KDTrainer`] is given: a model, or something that reads states already, such as its cache where there
-    is nothing else; `None` where the recipe has no teacher.
-    """
+def load_teacher(teacher: Any, args: C2KDConfig, filters: LayerFilters | None) -> Any:
+    """What reads the teacher's states, of what [`C2KDTrainer`] is given; `None` where the recipe has no teacher."""
     if not args.uses_teacher:
         return None
-    if teacher is None:
-        return CachedTeacher(args.teacher_cache)
-    if isinstance(teacher, (str, os.PathLike)):
-        return load_recommender(str(teacher), **dict(args.teacher_model_init_kwargs or {}))
-    if args.teacher_model_init_kwargs:
-        raise ConfigError("`teacher_model_init_kwargs` are used when the teacher is loaded here. Leave them out.")
-    if not isinstance(teacher, nn.Module) and not hasattr(teacher, "read"):
-        raise ConfigError(
-            f"`teacher_model` must be an id, a path, a model or a `TeacherStates`, got {type(teacher).__name__}."
-        )
-    if args.teacher_cache is not None and not isinstance(teacher, (nn.Module, LiveTeacher)):
-        raise ConfigError(
-            f"`teacher_model` is a {type(teacher).__name__}, from which teacher_cache cannot be built. Pass the teacher itself, or "
-            "leave one of the two out."
-        )
-    return teacher
+    layers = None if filters is None else filters.layers
+    return find_teacher(
+        teacher, layers, args.teacher_dtype, args.teacher_cache, **dict(args.teacher_model_init_kwargs or {})
+    )
 
 
-def read_by(teacher: Any, args: C2KDConfig, student: nn.Module, filters: LayerFilters | None) -> Any:
-    """The states of a teacher as training reads them: a model becomes a [`LiveTeacher`] of the layers that are needed."""
-    if not isinstance(teacher, nn.Module):
-        return teacher
-    last = num_layers(teacher)
-    layers = [last]
-    if filters is not None:
-        layers = list(filters.layers)
-    elif args.uses_blocks:
+def with_layers_needed(teacher: Any, args: C2KDConfig, student: nn.Module) -> Any:
+    """A teacher that was loaded here without layer filters, and now reads the layers that the recipe needs, and no others."""
+    last = teacher.last_layer
+    if args.uses_blocks:
         layers = block_ends(last, num_blocks(args, num_layers(student), last))
-    return LiveTeacher(teacher, layers, args.teacher_dtype)
-
-
-def items_of_teacher(teacher: Any, args: C2KDConfig) -> int | None:
-    """Items that the teacher scores, in item-head mode."""
-    if teacher is None or args.task_mode != "item_head":
-        return None
-    return items_of(teacher) if isinstance(teacher, nn.Module) else teacher.vocab_size
+    elif args.teacher_cache is not None:
+        return teacher  # of the cache's layers
+    else:
+        layers = [last]
+    return LiveTeacher(teacher.model, layers, args.teacher_dtype)
 
 
 def load_filters(given: LayerFilters | None, args: C2KDConfig) -> LayerFilters | None:
