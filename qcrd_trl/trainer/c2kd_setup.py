@@ -1,10 +1,8 @@
 """What a [`C2KDTrainer`] is given, made into a student, a teacher and layer filters that fit together."""
 
-import json
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from datasets import IterableDataset
@@ -12,8 +10,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import ConfigError, ModelError
-from ..models import load_tokenizer, prepare_student, prepare_tokenizer
+from ..models import load_tokenizer, prepare_tokenizer
 from ..recommendation.layer_filters import LayerFilters
+from ..recommendation.loading import build_recommender
 from ..recommendation.states import core_model, hidden_size, num_layers
 from ..recommendation.teacher import find_teacher
 from ..recommendation.teacher_states import LiveTeacher
@@ -82,43 +81,16 @@ def load_student(
         quantization_config (*optional*): quantization of the model loaded here.
         peft_config ([`~peft.PeftConfig`], *optional*): adapter to add.
     """
-    if isinstance(model, (str, os.PathLike, Mapping)):
-        source = dict(model) if isinstance(model, Mapping) else str(model)
-        if args.task_mode == "item_head" and num_items is None:
-            num_items = stored_num_items(source)
-        if args.task_mode == "item_head" and num_items is None:
-            raise ConfigError(
-                "Item-head mode needs the number of items: set `num_items`, or pass a model that has a head over items."
-            )
-        from ..recommendation.loading import build_recommender
-
-        model = build_recommender(
-            args.task_mode,
-            source,
-            num_items,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            seed=args.seed,
-            init_kwargs=dict(args.model_init_kwargs or {}),
-        )
-        peft_config = None
-    elif quantization_config is not None or args.model_init_kwargs:
-        raise ConfigError(
-            "`quantization_config` and `model_init_kwargs` are used when the model is loaded here. Pass the model as an id or a "
-            "path, or leave them out."
-        )
-    model = prepare_student(model, args, peft_config)
-    items = items_of(model)
-    if (args.task_mode == "item_head") != (items is not None):
-        has = "no head over items" if items is None else f"a head over {items} items"
-        raise ModelError(
-            f"task_mode={args.task_mode!r}, and the student, a {type(core_model(model)).__name__}, has {has}."
-        )
-    if num_items is not None and items is not None and items != num_items:
-        raise ModelError(
-            f"The student has a head over {items} items, and {num_items} are wanted: they are of other data."
-        )
-    return model
+    return build_recommender(
+        args.task_mode,
+        dict(model) if isinstance(model, Mapping) else model,
+        num_items if args.task_mode == "item_head" else None,
+        quantization_config=quantization_config,
+        peft_config=peft_config,
+        seed=args.seed,
+        init_kwargs=dict(args.model_init_kwargs or {}),
+        args=args,
+    )
 
 
 def load_teacher(teacher: Any, args: C2KDConfig, filters: LayerFilters | None) -> Any:
@@ -211,13 +183,3 @@ def generative_tokenizer(
 def items_of(model: nn.Module) -> int | None:
     """Items that a model's head scores; `None` of a model that writes text."""
     return getattr(core_model(model).config, "num_items", None)
-
-
-def stored_num_items(source: Any) -> int | None:
-    """Items of a saved model, where its configuration tells them."""
-    if isinstance(source, Mapping):
-        return source.get("num_items")
-    path = Path(source) / "config.json"
-    if not path.is_file():
-        return None
-    return json.loads(path.read_text(encoding="utf-8")).get("num_items")

@@ -54,9 +54,7 @@ def by_hand(trainer, rows):
         if args.feature_distillation == "router":
             own = states[-1]
             filters = [trainer.filters.filters[str(layer)](theirs[layer]) for layer in FILTERED]
-            means = [
-                (F.normalize(own, dim=1) * F.normalize(other, dim=1)).sum(1).mean().item() for other in filters
-            ]
+            means = [(F.normalize(own, dim=1) * F.normalize(other, dim=1)).sum(1).mean().item() for other in filters]
             best = max(range(len(means)), key=means.__getitem__)
             chosen.append(FILTERED[best])
             cosines.append(means[best])
@@ -278,7 +276,8 @@ def test_only_the_last_position_counts_where_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "method"), [("feature", "c2kd"), ("logit", "c2kd"), ("feature", "feature_kd"), ("block_task", "blockwise")]
+    ("part", "method"),
+    [("feature", "c2kd"), ("logit", "c2kd"), ("feature", "feature_kd"), ("block_task", "blockwise")],
 )
 def test_a_part_that_is_not_finite_is_an_error(tmp_path, part, method):
     """Dropped in silence, a part that failed leaves a run that is called distilled and is none."""
