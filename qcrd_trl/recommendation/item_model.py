@@ -8,10 +8,12 @@ import inspect
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from ..errors import ConfigError, DataError, ModelError
 
@@ -120,15 +122,16 @@ def read_backbone_config(config: PretrainedConfig | dict) -> PretrainedConfig:
         kind = settings.pop("model_type", None)
         try:
             config = AutoConfig.for_model(str(kind), **copy.deepcopy(settings))
-        except (ValueError, TypeError) as err:
-            said = str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
+        except (ValueError, TypeError, StrictDataclassError) as err:
+            said = " ".join(str(err).split())[:300].rstrip(".")
             raise ConfigError(
-                f"No backbone of model_type={kind!r} could be configured: {said[:300]} Expected a dict such as "
+                f"No backbone of model_type={kind!r} could be configured: {said}. Expected a dict such as "
                 '{"model_type": "llama", "hidden_size": 64, ...}.'
             ) from err
     else:
         config = copy.deepcopy(config)
-    if getattr(config, "is_encoder_decoder", False) or not hasattr(config, "num_hidden_layers"):
+    sees_ahead = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    if sees_ahead or getattr(config, "is_encoder_decoder", False) or not hasattr(config, "num_hidden_layers"):
         raise ConfigError(
             f"The backbone must be a decoder-only language model, got model_type={config.model_type!r}. For a model of several "
             "modalities take that of its text part."
@@ -233,16 +236,18 @@ class ItemModel(PreTrainedModel):
             **kwargs,
         )
         states = read.last_hidden_state
+        logits = self.score(states if positions is None else states[tuple(positions)])
         loss = None
         if labels is not None:
             row, column = torch.nonzero(labels[:, 1:] != IGNORED, as_tuple=True)
-            scores = self.head(states[row, column].to(self.head.weight.dtype)).float()
-            total = functional.cross_entropy(scores, labels[row, column + 1], reduction="sum")
+            scores = logits[row, column] if positions is None else self.score(states[row, column])
+            total = functional.cross_entropy(scores.float(), labels[row, column + 1], reduction="sum")
             loss = total / (max(row.numel(), 1) if num_items_in_batch is None else num_items_in_batch)
-        if positions is not None:
-            states = states[positions]
-        logits = self.head(states.to(self.head.weight.dtype))
         return CausalLMOutput(loss=loss, logits=logits, hidden_states=read.hidden_states)
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Scores `(..., N)` of all items by states `(..., d)`."""
+        return self.head(states.to(self.head.weight.dtype))
 
     def _check(self, input_ids: torch.Tensor, labels: torch.Tensor | None) -> None:
         count = self.config.num_items
@@ -319,11 +324,21 @@ class ItemHeadModel(ItemModel):
         return getattr(self.config.backbone_config, "max_position_embeddings", None)
 
     def run_backbone(self, **inputs: Any) -> Any:
-        if "position_ids" not in self._reads:
-            del inputs["position_ids"]
-        if "use_cache" in self._reads:
-            inputs["use_cache"] = False
+        inputs["use_cache"] = False  # a history is read once
+        for name in {"position_ids", "use_cache"} - self._reads:
+            del inputs[name]
         return self.backbone(**inputs)
+
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+        """
+        As [`~transformers.PreTrainedModel.save_pretrained`].
+
+        Raises:
+            [`ModelError`]: if the backbone alone was quantized, so that the whole could not be loaded again.
+        """
+        if getattr(self.backbone, "is_quantized", False) and not hasattr(self.config, "quantization_config"):
+            raise ModelError("A backbone that was quantized while it was loaded is not saved: save the adapter on it.")
+        super().save_pretrained(save_directory, **kwargs)
 
 
 AutoConfig.register(ItemHeadConfig.model_type, ItemHeadConfig)

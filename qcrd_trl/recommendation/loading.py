@@ -36,7 +36,10 @@ logger = logging.getLogger(__name__)
 TASK_MODES = ("generative", "item_head")
 _HUB_KEYS = ("revision", "token", "cache_dir")
 # What says that a model is quantized: whoever trains or saves it asks the outermost one.
-_QUANTIZED = ("is_quantized", "is_loaded_in_4bit", "is_loaded_in_8bit", "quantization_method", "hf_quantizer")
+_QUANTIZED = (
+    *("is_quantized", "is_loaded_in_4bit", "is_loaded_in_8bit", "quantization_method", "hf_quantizer"),
+    "hf_device_map",
+)
 # Settings that configurations read, and keep by another name.
 _OLD_NAMES = ("model_type", "rope_theta", "rope_scaling", "partial_rotary_factor", "torch_dtype")
 
@@ -134,7 +137,11 @@ def build_recommender(
                     "adapter. Save it first, and give its folder; or train it whole."
                 )
             model = _from_settings(task_mode, source, items, init_kwargs)
-        elif task_mode == "generative" or _is_recommender(str(source), init_kwargs):
+        elif (
+            task_mode == "generative"
+            or _is_adapter(str(source), init_kwargs)
+            or isinstance(_config_of(str(source), init_kwargs), ItemModelConfig)
+        ):
             model = load_recommender(source, quantization_config, is_trainable=True, **init_kwargs)
         else:
             model, embed = _with_backbone(str(source), items, quantization_config, init_kwargs)
@@ -205,26 +212,26 @@ def load_recommender(
     Raises:
         [`ModelError`]: if there is no such model.
     """
-    hub = {key: init_kwargs[key] for key in _HUB_KEYS if key in init_kwargs}
-    trust = _trust(init_kwargs)
-    folder = student_folder(path, **hub, **trust)
-    init_kwargs = {key: value for key, value in init_kwargs.items() if key != "revision"}
-    config = _item_config(folder)
-    is_adapter = (folder / "adapter_config.json").is_file()
-    if config is None:
-        if not is_adapter and reads_with_encoder(folder, **trust):
-            raise ModelError(f"{str(path)!r} holds an encoder-decoder: recommenders are decoder-only.")
+    path = str(path)
+    is_adapter = _is_adapter(path, init_kwargs)
+    if is_adapter:
+        folder = str(student_folder(path, **{key: init_kwargs.pop(key) for key in _HUB_KEYS if key in init_kwargs}))
+        config = _config_of(folder, init_kwargs) if (Path(folder) / "config.json").is_file() else None
+    else:
+        folder, config = path, _config_of(path, init_kwargs)
+    if not isinstance(config, ItemModelConfig):
+        if reads_with_encoder(folder, **init_kwargs):
+            raise ModelError(f"{path!r} holds an encoder-decoder: recommenders are decoder-only.")
         model = load_model(folder, quantization_config, is_trainable, **init_kwargs)
     elif is_adapter:
         adapter = PeftConfig.from_pretrained(folder)
         base = adapter.base_model_name_or_path
         if not base:
-            raise ModelError(f"The adapter in {str(path)!r} does not name its base model.")
+            raise ModelError(f"The adapter in {path!r} does not name its base model.")
         model = _load_base(base, config, quantization_config, init_kwargs)
         model = ItemPeftModel.from_pretrained(model, folder, is_trainable=is_trainable, config=adapter)
     else:
-        model = _load_items(str(folder), config, quantization_config, init_kwargs)
-        model.name_or_path = model.config.name_or_path = str(path)
+        model = _load_items(path, config, quantization_config, init_kwargs)
     return model.train() if is_trainable else model.eval()
 
 
@@ -240,20 +247,12 @@ def _config_of(source: str, init_kwargs: dict[str, Any]) -> PretrainedConfig:
         raise ModelError(f"No model could be loaded from {source!r}: {first_line(err)}") from err
 
 
-def _item_config(folder: Path) -> ItemModelConfig | None:
-    """The configuration of the item-head model in a folder, an adapter's too; `None` if it holds none."""
-    if not (folder / "config.json").is_file():
-        return None
-    config = _config_of(str(folder), {})
-    return config if isinstance(config, ItemModelConfig) else None
-
-
-def _is_recommender(source: str, init_kwargs: dict[str, Any]) -> bool:
-    """Whether an id or path is that of a saved item-head model or of an adapter, rather than of a language model."""
+def _is_adapter(source: str, init_kwargs: dict[str, Any]) -> bool:
     known = {key: init_kwargs[key] for key in _HUB_KEYS if key in init_kwargs}
-    if find_adapter_config_file(source, **known) is not None:
-        return True
-    return isinstance(_config_of(source, init_kwargs), ItemModelConfig)
+    try:
+        return find_adapter_config_file(source, **known) is not None
+    except (OSError, ValueError) as err:
+        raise ModelError(f"No model could be loaded from {source!r}: {first_line(err)}") from err
 
 
 def _from_settings(
@@ -308,6 +307,8 @@ def _with_backbone(
 def _on_backbone(config: ItemHeadConfig, backbone: nn.Module, source: str) -> ItemHeadModel:
     model = ItemHeadModel(config, backbone)
     model.name_or_path = config.name_or_path = source
+    for name in model.item_modules:
+        getattr(model, name).to(backbone.device)
     for name in _QUANTIZED:
         if hasattr(backbone, name):
             setattr(model, name, getattr(backbone, name))
