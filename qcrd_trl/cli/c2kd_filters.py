@@ -41,7 +41,9 @@ class FilterArguments:
     dataset: str = field(metadata={"help": "Folder that `qcrd c2kd prepare` wrote."})
     teacher: str | None = field(default=None, metadata={"help": "Id or path of the teacher."})
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer (generative). Default: the teacher's."})
-    prompt_template: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
+    prompt_template: str | None = field(
+        default=None, metadata={"help": "File with the prompt's template (generative)."}
+    )
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
     num_users: int | None = field(default=None, metadata={"help": "A sample of so many users (generative)."})
     early_stopping_patience: int | None = field(

@@ -64,11 +64,14 @@ class RunArguments:
     item_init: str = field(default="random", metadata={"help": "New embeddings of items: random or titles."})
     item_size: int | None = field(default=None, metadata={"help": "Width of the embeddings of items."})
     tie_items: bool | None = field(default=None, metadata={"help": "Tie the head to the embeddings of items."})
-    prompt_template: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
+    prompt_template: str | None = field(
+        default=None, metadata={"help": "File with the prompt's template (generative)."}
+    )
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
     num_users: int | None = field(default=None, metadata={"help": "A sample of so many users (generative)."})
     max_new_tokens: int | None = field(
-        default=None, metadata={"help": "Longest title that is written (generative). Default: the longest candidate's."}
+        default=None,
+        metadata={"help": "Longest title that is written (generative). Default: the longest candidate's."},
     )
     early_stopping_patience: int | None = field(
         default=None,

@@ -109,9 +109,7 @@ def run(
         teacher_model=teacher,
         args=args,
         train_dataset=rows_of(script, args, data, tokenizer, "train"),
-        eval_dataset=None
-        if args.eval_strategy == "no"
-        else rows_of(script, args, data, tokenizer, "validation"),
+        eval_dataset=None if args.eval_strategy == "no" else rows_of(script, args, data, tokenizer, "validation"),
         processing_class=tokenizer if is_generative else None,
         callbacks=callbacks,
     )
@@ -119,15 +117,13 @@ def run(
     if is_generative:
         trainer.prompt_form = prompt_form(script, args, tokenizer)
     train_and_save(trainer, checkpoint)
-    output = Path(args.output_dir)
-    if not script.skip_test:
-        if trainer.is_world_process_zero():
-            from ..recommendation.results import write_results
+    if not script.skip_test and trainer.is_world_process_zero():
+        from ..recommendation.results import write_results
 
-            trainer.results = test_results(script, args, trainer, data, tokenizer, method)
-            write_results(output / RESULTS_FILE, trainer.results)
-            print("test split:")
-            print_metrics(trainer.results)
+        trainer.results = test_results(script, args, trainer, data, tokenizer, method)
+        write_results(Path(args.output_dir) / RESULTS_FILE, trainer.results)
+        print("test split:")
+        print_metrics(trainer.results)
     trainer.create_model_card()
     trainer.accelerator.wait_for_everyone()
     if args.push_to_hub:

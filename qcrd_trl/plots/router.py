@@ -54,7 +54,9 @@ def plot_router(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """
     steps, shares = router_shares(history)
     if not steps:
-        raise DataError("The log has no entry `router/layer_L`: the router runs where feature_distillation is 'router'.")
+        raise DataError(
+            "The log has no entry `router/layer_L`: the router runs where feature_distillation is 'router'."
+        )
     weights = np.diff([0, *steps]).astype(float)  # an entry stands for the steps since the one before
     weights = np.where(weights > 0, weights, 1.0)  # a run that was resumed may log a step again
     width = -(-len(steps) // _MOST_BARS)
@@ -75,7 +77,12 @@ def plot_router(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         totals[layer] = float(np.average(values, weights=weights))
         in_all.bar(place, totals[layer], 0.7, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0.6)
         in_all.annotate(
-            f"{totals[layer]:.1f}", (place, totals[layer]), (0, 2), textcoords="offset points", ha="center", va="bottom"
+            f"{totals[layer]:.1f}",
+            (place, totals[layer]),
+            (0, 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
         )
     over_steps.set_xlim(0, ends[-1])
     over_steps.set_ylim(0, 100)
