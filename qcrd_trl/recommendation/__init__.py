@@ -1,5 +1,5 @@
 """
-Sequential recommendation: data, models, and what they are measured by.
+Sequential recommendation: interactions, sequences, models, teachers and full ranking. Knows no trainer.
 
 The names of the models are imported on first use, so that data can be prepared without torch. Whoever uses
 `AutoModel.from_pretrained` on such a model imports its class first: `from qcrd_trl.recommendation import ItemHeadModel`.
@@ -18,7 +18,7 @@ _NAMES = {
     "load_recommender": "loading",
 }
 
-__all__ = list(_NAMES)  # noqa: PLE0605
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:

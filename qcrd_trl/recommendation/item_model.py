@@ -233,16 +233,18 @@ class ItemModel(PreTrainedModel):
             **kwargs,
         )
         states = read.last_hidden_state
+        logits = self.score(states if positions is None else states[tuple(positions)])
         loss = None
         if labels is not None:
             row, column = torch.nonzero(labels[:, 1:] != IGNORED, as_tuple=True)
-            scores = self.head(states[row, column].to(self.head.weight.dtype)).float()
-            total = functional.cross_entropy(scores, labels[row, column + 1], reduction="sum")
+            scores = logits[row, column] if positions is None else self.score(states[row, column])
+            total = functional.cross_entropy(scores.float(), labels[row, column + 1], reduction="sum")
             loss = total / (max(row.numel(), 1) if num_items_in_batch is None else num_items_in_batch)
-        if positions is not None:
-            states = states[positions]
-        logits = self.head(states.to(self.head.weight.dtype))
         return CausalLMOutput(loss=loss, logits=logits, hidden_states=read.hidden_states)
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """Scores `(..., N)` of all items by states `(..., d)`."""
+        return self.head(states.to(self.head.weight.dtype))
 
     def _check(self, input_ids: torch.Tensor, labels: torch.Tensor | None) -> None:
         count = self.config.num_items
@@ -319,11 +321,21 @@ class ItemHeadModel(ItemModel):
         return getattr(self.config.backbone_config, "max_position_embeddings", None)
 
     def run_backbone(self, **inputs: Any) -> Any:
-        if "position_ids" not in self._reads:
-            del inputs["position_ids"]
-        if "use_cache" in self._reads:
-            inputs["use_cache"] = False
+        inputs["use_cache"] = False  # a history is read once
+        for name in {"position_ids", "use_cache"} - self._reads:
+            del inputs[name]
         return self.backbone(**inputs)
+
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+        """
+        As [`~transformers.PreTrainedModel.save_pretrained`].
+
+        Raises:
+            [`ModelError`]: if the backbone alone was quantized, so that the whole could not be loaded again.
+        """
+        if getattr(self.backbone, "is_quantized", False) and not hasattr(self.config, "quantization_config"):
+            raise ModelError("A backbone that was quantized while it was loaded is not saved: save the adapter on it.")
+        super().save_pretrained(save_directory, **kwargs)
 
 
 AutoConfig.register(ItemHeadConfig.model_type, ItemHeadConfig)

@@ -1,5 +1,6 @@
 """The states and scores of a model at the positions that predict a target, read in one pass."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -69,9 +70,12 @@ def read_positions(
         raise ConfigError(f"The model has the layers 1 to {last}, got layer {wrong[0]}.")
     row, column = label_positions(batch["labels"])
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask") if batch.get(name) is not None}
-    mask = inputs.get("attention_mask")
-    if mask is not None and not hasattr(core, "embed_items") and not bool(mask[:, 0].all()):
-        inputs["position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+    reads = inspect.signature(core.forward).parameters
+    if "attention_mask" in inputs and "position_ids" in reads:
+        # Counted from a row's first token, as in generation: padding on the left moves nothing.
+        inputs["position_ids"] = (inputs["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)
+    if "use_cache" in reads:
+        inputs["use_cache"] = False
 
     kept: dict[int, torch.Tensor] = {}
     at = (row, column) if with_logits else (row[:0], column[:0])
@@ -79,14 +83,15 @@ def read_positions(
         hooks.enter_context(_keep_layers(core, [layer for layer in layers if layer != last], kept))
         hooks.enter_context(_keep_last(core, last, kept))
         hooks.enter_context(_only_positions(head_of(core), at))
-        logits = model(**inputs, use_cache=False).logits
+        logits = model(**inputs).logits
     missing = [layer for layer in layers if layer not in kept]
     if missing:
         raise ModelError(f"{type(core).__name__} gave no states of layer {missing[0]}.")
+    _check_gradients(core, kept)
     states = {layer: kept[layer][row, column] for layer in sorted(set(layers))}
     if not with_logits:
         return PositionStates(states, None)
-    return PositionStates(states, logits.reshape(row.numel(), -1).float())
+    return PositionStates(states, logits.reshape(-1, logits.shape[-1]).float())
 
 
 def core_model(model: nn.Module) -> PreTrainedModel:
@@ -136,6 +141,25 @@ def layers_of(model: nn.Module) -> Sequence[nn.Module]:
     raise ModelError(
         f"{type(core).__name__} has no list of its {num_layers(core)} layers: their states cannot be read."
     )
+
+
+def _check_gradients(core: PreTrainedModel, kept: dict[int, torch.Tensor]) -> None:
+    """Reentrant checkpointing runs a layer without gradient: what is read within it would silently teach nothing."""
+    if not (core.training and torch.is_grad_enabled()):
+        return
+    layers = layers_of(core) if len(kept) > 1 else []
+    for layer, states in kept.items():
+        if (
+            states.requires_grad
+            or layer > len(layers)
+            or not getattr(layers[layer - 1], "gradient_checkpointing", False)
+        ):
+            continue
+        if any(parameter.requires_grad for parameter in layers[layer - 1].parameters()):
+            raise ModelError(
+                f"The states of layer {layer} carry no gradient under this gradient checkpointing: set "
+                "gradient_checkpointing_kwargs={'use_reentrant': False}."
+            )
 
 
 @contextmanager
