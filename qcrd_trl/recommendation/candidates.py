@@ -50,11 +50,26 @@ def draw_candidates(
                 f"{num_candidates} candidates, of which one is the target. Choose fewer candidates."
             )
         for split, target in zip(SPLITS, (items[-2], items[-1]), strict=True):
-            drawn[split][user] = _draw(seed, user_id, split, int(target), met, num_items, num_candidates)
+            drawn[split][user] = draw_beside(seed, user_id, split, int(target), met, num_items, num_candidates)
     return drawn
 
 
-def _draw(seed: int, user_id: str, split: str, target: int, met: np.ndarray, num_items: int, number: int) -> list[int]:
+def draw_beside(
+    seed: int, user_id: str, split: str, target: int, met: np.ndarray, num_items: int, number: int
+) -> list[int]:
+    """
+    A target among `number - 1` items that a user never met, in a shuffled order: a function of `seed`, `user_id` and `split` (which
+    names the target).
+
+    Args:
+        seed (`int`): seed.
+        user_id (`str`): the user's id.
+        split (`str`): name of what is drawn for.
+        target (`int`): the item among the others.
+        met (`numpy.ndarray`): all items that the user met, sorted, each once; `num_items - len(met)` is at least `number - 1`.
+        num_items (`int`): how many items there are.
+        number (`int`): items wanted, the target included.
+    """
     # The bit generator's raw numbers are the same in every version of NumPy; what `Generator` makes of them may change.
     digest = hashlib.sha256(f"{seed}\0{split}\0{user_id}".encode()).digest()
     source = np.random.PCG64(int.from_bytes(digest, "big"))
