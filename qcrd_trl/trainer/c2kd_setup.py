@@ -1,10 +1,8 @@
 """What a [`C2KDTrainer`] is given, made into a student, a teacher and layer filters that fit together."""
 
-import json
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from datasets import IterableDataset
@@ -12,11 +10,11 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import ConfigError, ModelError
-from ..models import load_tokenizer, prepare_student, prepare_tokenizer
+from ..models import load_tokenizer, prepare_tokenizer
 from ..recommendation.layer_filters import LayerFilters
-from ..recommendation.loading import build_recommender, load_recommender
+from ..recommendation.loading import build_recommender
 from ..recommendation.states import core_model, hidden_size, num_layers
-from ..recommendation.teacher_cache import CachedTeacher
+from ..recommendation.teacher import find_teacher
 from ..recommendation.teacher_states import LiveTeacher
 from .c2kd_config import C2KDConfig
 from .c2kd_objective import block_ends, num_blocks
@@ -83,86 +81,38 @@ def load_student(
         quantization_config (*optional*): quantization of the model loaded here.
         peft_config ([`~peft.PeftConfig`], *optional*): adapter to add.
     """
-    if isinstance(model, (str, os.PathLike, Mapping)):
-        source = dict(model) if isinstance(model, Mapping) else str(model)
-        if args.task_mode == "item_head" and num_items is None:
-            num_items = stored_num_items(source)
-        if args.task_mode == "item_head" and num_items is None:
-            raise ConfigError(
-                "Item-head mode needs the number of items: set `num_items`, or pass a model that has a head over items."
-            )
-        model = build_recommender(
-            args.task_mode,
-            source,
-            num_items,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-            seed=args.seed,
-            init_kwargs=dict(args.model_init_kwargs or {}),
-        )
-        peft_config = None
-    elif quantization_config is not None or args.model_init_kwargs:
-        raise ConfigError(
-            "`quantization_config` and `model_init_kwargs` are used when the model is loaded here. Pass the model as an id or a "
-            "path, or leave them out."
-        )
-    model = prepare_student(model, args, peft_config)
-    items = items_of(model)
-    if (args.task_mode == "item_head") != (items is not None):
-        has = "no head over items" if items is None else f"a head over {items} items"
-        raise ModelError(
-            f"task_mode={args.task_mode!r}, and the student, a {type(core_model(model)).__name__}, has {has}."
-        )
-    if num_items is not None and items is not None and items != num_items:
-        raise ModelError(
-            f"The student has a head over {items} items, and {num_items} are wanted: they are of other data."
-        )
-    return model
+    return build_recommender(
+        args.task_mode,
+        dict(model) if isinstance(model, Mapping) else model,
+        num_items if args.task_mode == "item_head" else None,
+        quantization_config=quantization_config,
+        peft_config=peft_config,
+        seed=args.seed,
+        init_kwargs=dict(args.model_init_kwargs or {}),
+        args=args,
+    )
 
 
-def load_teacher(teacher: Any, args: C2KDConfig) -> Any:
-    """
-    The teacher that [`C2KDTrainer`] is given: a model, or something that reads states already, such as its cache where there
-    is nothing else; `None` where the recipe has no teacher.
-    """
+def load_teacher(teacher: Any, args: C2KDConfig, filters: LayerFilters | None) -> Any:
+    """What reads the teacher's states, of what [`C2KDTrainer`] is given; `None` where the recipe has no teacher."""
     if not args.uses_teacher:
         return None
-    if teacher is None:
-        return CachedTeacher(args.teacher_cache)
-    if isinstance(teacher, (str, os.PathLike)):
-        return load_recommender(str(teacher), **dict(args.teacher_model_init_kwargs or {}))
-    if args.teacher_model_init_kwargs:
-        raise ConfigError("`teacher_model_init_kwargs` are used when the teacher is loaded here. Leave them out.")
-    if not isinstance(teacher, nn.Module) and not hasattr(teacher, "read"):
-        raise ConfigError(
-            f"`teacher_model` must be an id, a path, a model or a `TeacherStates`, got {type(teacher).__name__}."
-        )
-    if args.teacher_cache is not None and not isinstance(teacher, (nn.Module, LiveTeacher)):
-        raise ConfigError(
-            f"`teacher_model` is a {type(teacher).__name__}, from which teacher_cache cannot be built. Pass the teacher itself, or "
-            "leave one of the two out."
-        )
-    return teacher
+    layers = None if filters is None else filters.layers
+    return find_teacher(
+        teacher, layers, args.teacher_dtype, args.teacher_cache, **dict(args.teacher_model_init_kwargs or {})
+    )
 
 
-def read_by(teacher: Any, args: C2KDConfig, student: nn.Module, filters: LayerFilters | None) -> Any:
-    """The states of a teacher as training reads them: a model becomes a [`LiveTeacher`] of the layers that are needed."""
-    if not isinstance(teacher, nn.Module):
-        return teacher
-    last = num_layers(teacher)
-    layers = [last]
-    if filters is not None:
-        layers = list(filters.layers)
-    elif args.uses_blocks:
+def with_layers_needed(teacher: Any, args: C2KDConfig, student: nn.Module) -> Any:
+    """A teacher that was loaded here without layer filters, and now reads the layers that the recipe needs, and no others."""
+    last = teacher.last_layer
+    if args.uses_blocks:
         layers = block_ends(last, num_blocks(args, num_layers(student), last))
-    return LiveTeacher(teacher, layers, args.teacher_dtype)
-
-
-def items_of_teacher(teacher: Any, args: C2KDConfig) -> int | None:
-    """Items that the teacher scores, in item-head mode."""
-    if teacher is None or args.task_mode != "item_head":
-        return None
-    return items_of(teacher) if isinstance(teacher, nn.Module) else teacher.vocab_size
+    elif args.teacher_cache is not None:
+        return teacher  # of the cache's layers
+    else:
+        layers = [last]
+    return LiveTeacher(teacher.model, layers, args.teacher_dtype)
 
 
 def load_filters(given: LayerFilters | None, args: C2KDConfig) -> LayerFilters | None:
@@ -233,13 +183,3 @@ def generative_tokenizer(
 def items_of(model: nn.Module) -> int | None:
     """Items that a model's head scores; `None` of a model that writes text."""
     return getattr(core_model(model).config, "num_items", None)
-
-
-def stored_num_items(source: Any) -> int | None:
-    """Items of a saved model, where its configuration tells them."""
-    if isinstance(source, Mapping):
-        return source.get("num_items")
-    path = Path(source) / "config.json"
-    if not path.is_file():
-        return None
-    return json.loads(path.read_text(encoding="utf-8")).get("num_items")

@@ -12,11 +12,10 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ..errors import ConfigError
-from ..processes import by_one
 from ..recommendation.layer_filters import LayerFilters
 from ..recommendation.states import head_of, hidden_size, label_positions, num_layers, read_positions
-from ..recommendation.teacher_cache import CachedTeacher, build_cache
-from ..recommendation.teacher_states import logit_form
+from ..recommendation.teacher import cache_teacher
+from ..recommendation.teacher_states import LiveTeacher, logit_form
 from ..report_callback import RunReportCallback
 from .c2kd_config import C2KDConfig
 from .c2kd_heads import DistillationHeads, HeadsPart
@@ -27,11 +26,10 @@ from .c2kd_setup import (
     check_fit,
     generative_tokenizer,
     items_of,
-    items_of_teacher,
     load_filters,
     load_student,
     load_teacher,
-    read_by,
+    with_layers_needed,
 )
 from .checkpoints import MeterPart
 from .meter import Meter
@@ -116,11 +114,14 @@ class C2KDTrainer(RecommendationTrainer):
         processing_class = generative_tokenizer(processing_class, model, args)
         teacher_name = str(teacher_model) if isinstance(teacher_model, (str, os.PathLike)) else None
         filters = load_filters(layer_filters, args)
-        teacher = load_teacher(teacher_model, args)
-        num_items = items_of_teacher(teacher, args) if args.num_items is None else args.num_items
+        teacher = load_teacher(teacher_model, args, filters)
+        num_items = args.num_items
+        if num_items is None and teacher is not None and args.task_mode == "item_head":
+            num_items = teacher.vocab_size
         model = load_student(model, args, num_items, quantization_config, peft_config)
         self.num_items = items_of(model)
-        teacher = read_by(teacher, args, model, filters)
+        if isinstance(teacher, LiveTeacher) and teacher is not teacher_model and filters is None:
+            teacher = with_layers_needed(teacher, args, model)
         if teacher is not None:
             check_fit(model, teacher, filters, args, processing_class, teacher_name)
         train_dataset, eval_dataset = self._tokenize_all(train_dataset, eval_dataset, processing_class, args)
@@ -182,23 +183,16 @@ class C2KDTrainer(RecommendationTrainer):
         args = self.args
         if teacher is None:
             return None
-        teacher = teacher.to(self.accelerator.device)
-        if args.teacher_cache is None:
-            return teacher
-        if not isinstance(teacher, CachedTeacher):
-            rows = [] if self.train_dataset is None else self.train_dataset
-            batch_size, shows = args.per_device_eval_batch_size, not args.disable_tqdm
-            build_cache(
-                teacher, rows, self.data_collator, args.teacher_cache, batch_size, self.accelerator, progress=shows
-            )
-            teacher = CachedTeacher(args.teacher_cache, self.accelerator.device, teacher.layers)
-        if isinstance(self.train_dataset, Dataset):
-            by_one(
-                self.accelerator,
-                lambda: teacher.check_rows(self.train_dataset, self.data_collator),
-                args.local_process_index == 0,
-            )
-        return teacher
+        rows = [] if self.train_dataset is None else [self.train_dataset]
+        return cache_teacher(
+            teacher,
+            args.teacher_cache,
+            rows,
+            self.data_collator,
+            self.accelerator,
+            args.per_device_eval_batch_size,
+            progress=not args.disable_tqdm,
+        )
 
     def _new_heads(self) -> DistillationHeads:
         args, student = self.args, hidden_size(self.model)
