@@ -2,6 +2,7 @@
 
 import csv
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,7 +170,8 @@ def _columns_of_rows(rows: Rows, names: dict[str, str], roles: Sequence[Role]) -
 def _shown(rows: Rows) -> Iterable[dict[str, Any]]:
     from tqdm import tqdm
 
-    return tqdm(rows, desc=Path(rows.name).name, unit=" rows", total=rows.num_rows, leave=False, delay=3)
+    name = Path(rows.name).name
+    return tqdm(rows, name, rows.num_rows, leave=False, file=sys.stderr, disable=None, unit=" rows", delay=2)
 
 
 def _text_array(cells: list[Any], is_number: bool) -> pa.Array:

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 
 from ..errors import ConfigError
 from .candidates import draw_candidates
-from .folder import MAX_HISTORY, RecommendationData, make_data
 from .interactions import Interactions, Items
+from .leave_one_out import MAX_HISTORY, RecommendationData, make_data
 from .sequences import MIN_LENGTH, Duplicates, build_sequences
 
 
@@ -60,7 +60,7 @@ def prepare(
         settings (`PrepareSettings`, *optional*): how.
 
     Returns:
-        [`~recommendation.folder.RecommendationData`]: the data.
+        [`~recommendation.leave_one_out.RecommendationData`]: the data.
 
     Raises:
         DataError: the interactions cannot be used so.

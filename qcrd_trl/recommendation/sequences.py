@@ -99,7 +99,7 @@ def build_sequences(
         [`Sequences`]: the sequences, with counts of what was left out.
 
     Raises:
-        DataError: there are duplicates, events without a rating where one counts, or no user is left.
+        DataError: there are duplicates, events without a rating where one counts, no item of both sources, or no user left.
 
     Example:
 
@@ -119,6 +119,11 @@ def build_sequences(
     titles = dict(zip(items.item_ids, items.titles, strict=True)) if items else {}
     user_ids, user_order = sort_ids(interactions.user_ids)
     unlisted = [one for one in interactions.item_ids if one not in titles]
+    if items and len(unlisted) == len(interactions.item_ids):
+        raise DataError(
+            f"None of the {len(unlisted)} items of {interactions.name} (such as {unlisted[0]!r}) stands in {items.name}, whose "
+            f"items are such as {items.item_ids[0]!r}. Ids must be the same text in both: choose the columns that hold them."
+        )
     item_ids, item_order = sort_ids([*titles, *unlisted])
     counts: dict[str, int | str] = {
         "interactions": len(interactions),
@@ -160,7 +165,7 @@ def build_sequences(
         "users": len(sequences),
         "events": int(keep.sum()),
         "training_events": int(keep.sum()) - 2 * len(sequences),
-        "repeated_items": sum(len(one) - len(np.unique(one)) for one in sequences),
+        "repeated_items": int(keep.sum()) - len(np.unique(users[keep] * len(item_ids) + events[keep])),
         "items_never_met": len(item_ids) - len(np.unique(events[keep])),
         "users_with_tied_targets": sum(bool(one[-1] == one[-2]) for one in timestamps),
     }
