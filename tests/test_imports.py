@@ -160,6 +160,14 @@ RULES = [
     ),
     ((".rationale_scorer",), (".trainer", ".sampling", ".callbacks", ".cli", ".demo")),
     ((".scorer_training",), (".trainer", ".callbacks", ".cli", ".demo")),
+    ((".recommendation",), (".trainer", ".cli", ".callbacks", ".sampling", ".demo")),
+    (
+        tuple(
+            f".recommendation.{name}"
+            for name in ("candidates", "columns", "interactions", "leave_one_out", "preparing", "sequences")
+        ),
+        tuple(HEAVY - {"datasets"}),
+    ),
     ((".statistics",), (*HEAVY, ".evaluation", ".cli", ".trainer")),
     ((".answers", ".records", ".metrics", ".answer_metrics", ".demo", ".files", ".negative_options"), (".cli",)),
 ]

@@ -1,7 +1,7 @@
 """Rows of generative mode: the history as titles, candidates listed, the next title to be written."""
 
-import hashlib
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from ..data.prompts import is_conversational
 from ..errors import ConfigError, DataError
+from .candidates import draw_beside
 from .prompt_form import RecommendationPrompt
 from .titles import item_texts, normalise_title
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
-# Events at the end of a sequence that training never sees: the targets of validation and test.
-HELD_OUT = 2
 
 
 def generative_rows(
@@ -31,7 +30,7 @@ def generative_rows(
     max_history: int | None = None,
     examples_per_user: int | None = 1,
     seed: int = 0,
-    num_candidates: int = 20,
+    num_candidates: int | None = None,
     form: RecommendationPrompt | None = None,
     users: Sequence[int] | None = None,
 ) -> Dataset:
@@ -54,8 +53,8 @@ def generative_rows(
         seed (`int`, *optional*, defaults to `0`):
             Seed of the candidates of training rows: their target and items that the user never met, not even later, in a
             shuffled order.
-        num_candidates (`int`, *optional*, defaults to `20`):
-            Candidates of a training row, its target included.
+        num_candidates (`int`, *optional*):
+            Candidates of a training row, its target included; as many as a test row has if left out.
         form ([`RecommendationPrompt`], *optional*):
             Template; the built-in one, as plain text, if left out.
         users (`Sequence[int]`, *optional*):
@@ -77,6 +76,7 @@ def generative_rows(
     """
     form = form or RecommendationPrompt()
     max_history = form.max_history if max_history is None else max_history
+    num_candidates = data.candidates["test"].shape[1] if num_candidates is None else num_candidates
     _check(data, split, max_history, examples_per_user, num_candidates, users)
     titles = item_texts(data.titles, data.item_ids)
     rows = []
@@ -99,7 +99,10 @@ def generative_rows(
                 }
             )
     if not rows:
-        raise DataError(f"No user has two training events: there is no {split} row in generative mode.")
+        raise DataError(
+            f"There is no {split} row in generative mode: no user was asked for, or none has two training events, of which the "
+            "second is a target."
+        )
     if titles.num_missing:
         logger.warning("%d of %d items have no title and go by their id.", titles.num_missing, len(titles.texts))
     equal = sum(len(unique_titles(row["candidate_titles"])) < len(row["candidate_titles"]) for row in rows)
@@ -123,7 +126,7 @@ def sample_users(data: "RecommendationData", count: int, seed: int = 0) -> list[
     known = len(data.user_ids)
     if count >= known:
         return list(range(known))
-    return sorted(int(user) for user in _generator(seed, "users").choice(known, size=count, replace=False))
+    return sorted(random.Random(f"users:{seed}").sample(range(known), count))
 
 
 def shorten_history(row: Mapping[str, Any], count: int) -> str | list[dict[str, Any]]:
@@ -146,41 +149,23 @@ def unique_titles(titles: Sequence[str]) -> list[str]:
 
 def _training_parts(data, user: int, examples: int | None, num_candidates: int, seed: int) -> list[tuple]:
     """(history, target, candidates) of a user's training rows, the latest target first."""
-    events = data.sequences[user][:-HELD_OUT]
+    events = data.history(user, "train")
     places = range(len(events) - 1, 0, -1)
-    met = {int(item) for item in data.sequences[user]}
+    met = np.unique(data.sequences[user])
     return [
         (events[:place], int(events[place]), _draw_candidates(data, user, place, met, num_candidates, seed))
         for place in (places if examples is None else places[:examples])
     ]
 
 
-def _draw_candidates(data, user: int, place: int, met: set[int], count: int, seed: int) -> list[int]:
-    """The target and items that the user never met, in a shuffled order fixed by seed, user and place alone."""
+def _draw_candidates(data, user: int, place: int, met: np.ndarray, count: int, seed: int) -> list[int]:
     if data.num_items - len(met) < count - 1:
         raise DataError(
-            f"User {data.user_ids[user]!r} met {len(met)} of the {data.num_items} items: there are no {count - 1} others to list "
-            "beside a target. Lower `num_candidates`."
+            f"User {data.user_ids[user]!r} has met {len(met)} of {data.num_items} items: there are no {count - 1} others to list "
+            "beside a target. Choose fewer candidates."
         )
-    generator = _generator(seed, data.user_ids[user], "train", place)
-    if 2 * (len(met) + count) > data.num_items:
-        others = np.setdiff1d(np.arange(data.num_items), np.fromiter(met, dtype=np.int64))
-        drawn = [int(item) for item in generator.choice(others, size=count - 1, replace=False)]
-    else:  # most draws hit: no list of all items for each row
-        drawn, taken = [], set(met)
-        while len(drawn) < count - 1:
-            item = int(generator.integers(data.num_items))
-            if item not in taken:
-                taken.add(item)
-                drawn.append(item)
-    listed = [int(data.sequences[user][place]), *drawn]
-    return [listed[i] for i in generator.permutation(count)]
-
-
-def _generator(*key: Any) -> np.random.Generator:
-    """Random numbers that are a function of the key alone."""
-    digest = hashlib.sha256("\0".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
+    target = int(data.sequences[user][place])
+    return draw_beside(seed, data.user_ids[user], f"train\0{place}", target, met, data.num_items, count)
 
 
 def _check(data, split, max_history, examples_per_user, num_candidates, users) -> None:
@@ -193,7 +178,7 @@ def _check(data, split, max_history, examples_per_user, num_candidates, users) -
         raise ConfigError(
             f"`num_candidates` must lie between 1 and the number of items ({data.num_items}), got {num_candidates}."
         )
-    unknown = [user for user in users or () if not 0 <= user < len(data.user_ids)]
+    unknown = [user for user in (() if users is None else users) if not 0 <= user < len(data.user_ids)]
     if unknown:
         raise ConfigError(
             f"There is no user {unknown[0]}: the data has {len(data.user_ids)} (0 to {len(data.user_ids) - 1})."
