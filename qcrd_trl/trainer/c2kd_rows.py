@@ -18,8 +18,8 @@ from ..recommendation.ranking import target_ranks
 from ..recommendation.ranking_metrics import metrics_of
 from ..recommendation.states import head_of, label_positions, num_layers, read_positions
 from ..recommendation.tokens import ItemRowTokenizer, TextRowTokenizer, tokenize_rows
+from .c2kd_card import RecommenderCardTrainer
 from .c2kd_config import C2KDConfig
-from .hub import HubTrainer
 
 
 COLUMNS = ["input_ids", "labels", "row_index", "length"]
@@ -27,7 +27,7 @@ COLUMNS = ["input_ids", "labels", "row_index", "length"]
 METRICS = ("hr@10", "ndcg@10", "mrr")
 
 
-class RecommendationTrainer(HubTrainer):
+class RecommendationTrainer(RecommenderCardTrainer):
     """
     A [`~transformers.Trainer`] whose datasets have the columns of [`C2KDTrainer`].
 
