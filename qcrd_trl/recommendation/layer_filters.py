@@ -205,7 +205,7 @@ class LayerFilters(nn.Module):
                 "build the teacher cache with them."
             )
 
-    def config(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What `config.json` says."""
         names = ("form", "filter_size", "teacher_size", "student_size", "vocab_size", "teacher_fingerprint")
         told = {name: getattr(self, name) for name in names}
@@ -219,7 +219,7 @@ class LayerFilters(nn.Module):
     def write(self, folder: Path) -> None:
         """Writes the files of [`~LayerFilters.save_pretrained`] into a folder that may hold others."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG_NAME).write_text(json.dumps(self.config(), indent=2) + "\n", encoding="utf-8")
+        (folder / CONFIG_NAME).write_text(json.dumps(self.settings(), indent=2) + "\n", encoding="utf-8")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         save_file(weights, folder / WEIGHTS_NAME)
 

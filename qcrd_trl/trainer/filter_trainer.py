@@ -105,7 +105,7 @@ class LayerFilterTrainer(ResumableTrainer):
             args.teacher_dtype,
             args.teacher_cache,
             quantization_config,
-            **(args.teacher_model_init_kwargs or {}),
+            args.teacher_model_init_kwargs,
         )
         filters = _filters(layer_filters, teacher, args)
         pad = teacher.vocab_size
@@ -317,7 +317,7 @@ class LayerFilterTrainer(ResumableTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         # The base class loads what fits of a checkpoint and leaves the rest as it was drawn.
-        held, mine = LayerFilters.from_pretrained(resume_from_checkpoint).config(), self.layer_filters.config()
+        held, mine = LayerFilters.from_pretrained(resume_from_checkpoint).settings(), self.layer_filters.settings()
         if held != mine:
             differs = {name: (held[name], mine[name]) for name in mine if held[name] != mine[name]}
             told = ", ".join(f"{name} {old!r}, now {new!r}" for name, (old, new) in differs.items())
