@@ -276,13 +276,18 @@ def _print(content: dict[str, Any], output: str) -> None:
     counts = content["counts"]
     among = f"{counts['items']} items" if content["ranking"] == "full" else "the candidates"
     masked = ", history masked" if content["history_masked"] else ""
-    table = Table(title=f"{content['model']}: {counts['users']} users, {content['split']}, among {among}{masked}")
+    table = Table()
     for heading in ("metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
     for name, value in content["metrics"].items():
         low, high = content["intervals"][name]
         table.add_row(name, f"{value:.6f}", f"{low:.4f} to {high:.4f}")
     console = Console()
+    console.print(
+        f"{content['model']}: {counts['users']} users, {content['split']}, among {among}{masked}",
+        highlight=False,
+        markup=False,
+    )
     console.print(table)
     if counts.get("not_finite"):
         console.print(f"{counts['not_finite']} targets have a score that is not finite: misses.", highlight=False)

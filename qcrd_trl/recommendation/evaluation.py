@@ -25,7 +25,7 @@ from .tokens import TASK_MODES, ItemRowTokenizer
 
 
 if TYPE_CHECKING:
-    from .folder import RecommendationData
+    from .leave_one_out import RecommendationData
 
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def _linear_head(model: nn.Module, num_items: int) -> tuple[torch.Tensor, torch.
 
 def _check_head(head: nn.Module, state: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Whether the head is the product that is ranked by: an adapter on it would be left out without a word."""
-    given = head(state.to(weight.dtype)).float()
+    given = head(state.to(head.weight.dtype)).float()
     product = nn.functional.linear(state.double(), weight.double(), None if bias is None else bias.double())
     finite = given.isfinite() & product.isfinite()
     apart = (given - product)[finite].abs()

@@ -7,12 +7,12 @@ import numpy as np
 
 from ..errors import ConfigError
 from .outcome import RecommendationResult
-from .ranking_metrics import KS
+from .ranking_metrics import KS, check_ks
 from .selection import selected_users, sets_of
 
 
 if TYPE_CHECKING:
-    from .folder import RecommendationData
+    from .leave_one_out import RecommendationData
 
 
 def popularity(data: "RecommendationData") -> np.ndarray:
@@ -54,6 +54,7 @@ def evaluate_popularity(
     """
     if candidates and mask_history:
         raise ConfigError("No candidate is in its user's history: leave mask_history out, or candidates.")
+    check_ks(ks)
     users = selected_users(data, split, users)
     order = np.lexsort((np.arange(data.num_items), -popularity(data)))
     place = np.empty(data.num_items, dtype=np.int64)

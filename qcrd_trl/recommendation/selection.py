@@ -8,7 +8,7 @@ from .outcome import item_set, user_set
 
 
 if TYPE_CHECKING:
-    from .folder import RecommendationData
+    from .leave_one_out import RecommendationData
 
 
 SPLITS = ("validation", "test")
