@@ -139,7 +139,7 @@ def model_card(facts: CardFacts, pictures: Mapping[str, str] | None = None) -> M
         has_discriminator=facts.has_discriminator,
         training=_training(facts),
         settings=[(code(name), _cell(value)) for name, value in facts.settings.items() if value is not None],
-        versions=_versions(),
+        versions=package_versions(),
         citations=[_QCRD] + [_DSS] * facts.preset.startswith("dss"),
     )
     return ModelCard(content.rstrip() + "\n")
@@ -234,7 +234,8 @@ def _training(facts: CardFacts) -> str:
     return " ".join(lines)
 
 
-def _versions() -> str:
+def package_versions() -> str:
+    """One line with the versions of what a model was trained with."""
     known = []
     for name in ("qcrd_trl", "trl", "transformers", "peft", "torch", "datasets"):
         try:
