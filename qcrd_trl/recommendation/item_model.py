@@ -8,10 +8,12 @@ import inspect
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from ..errors import ConfigError, DataError, ModelError
 
@@ -120,15 +122,16 @@ def read_backbone_config(config: PretrainedConfig | dict) -> PretrainedConfig:
         kind = settings.pop("model_type", None)
         try:
             config = AutoConfig.for_model(str(kind), **copy.deepcopy(settings))
-        except (ValueError, TypeError) as err:
-            said = str(err).strip().splitlines()[0] if str(err).strip() else type(err).__name__
+        except (ValueError, TypeError, StrictDataclassError) as err:
+            said = " ".join(str(err).split())[:300].rstrip(".")
             raise ConfigError(
-                f"No backbone of model_type={kind!r} could be configured: {said[:300]} Expected a dict such as "
+                f"No backbone of model_type={kind!r} could be configured: {said}. Expected a dict such as "
                 '{"model_type": "llama", "hidden_size": 64, ...}.'
             ) from err
     else:
         config = copy.deepcopy(config)
-    if getattr(config, "is_encoder_decoder", False) or not hasattr(config, "num_hidden_layers"):
+    sees_ahead = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    if sees_ahead or getattr(config, "is_encoder_decoder", False) or not hasattr(config, "num_hidden_layers"):
         raise ConfigError(
             f"The backbone must be a decoder-only language model, got model_type={config.model_type!r}. For a model of several "
             "modalities take that of its text part."
@@ -137,8 +140,9 @@ def read_backbone_config(config: PretrainedConfig | dict) -> PretrainedConfig:
 
 
 def without_tokens(config: PretrainedConfig) -> PretrainedConfig:
-    """Makes a backbone's configuration one that has no vocabulary, in place."""
+    """Makes a backbone's configuration one that has no vocabulary and names no place, in place."""
     config.vocab_size = 1
+    config.name_or_path = ""  # a part's is written into config.json, and may be a path
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         setattr(config, name, None)
     config.use_cache = False

@@ -70,7 +70,7 @@ def read_positions(
         raise ConfigError(f"The model has the layers 1 to {last}, got layer {wrong[0]}.")
     row, column = label_positions(batch["labels"])
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask") if batch.get(name) is not None}
-    reads = inspect.signature(core.forward).parameters
+    reads = inspect.signature(type(core).forward).parameters
     if "attention_mask" in inputs and "position_ids" in reads:
         # Counted from a row's first token, as in generation: padding on the left moves nothing.
         inputs["position_ids"] = (inputs["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)
@@ -95,11 +95,12 @@ def read_positions(
 
 
 def core_model(model: nn.Module) -> PreTrainedModel:
-    """The transformers model under DDP, PEFT and other wrappers that call it `module`."""
-    while not isinstance(model, (PreTrainedModel, PeftModel)) and isinstance(
-        getattr(model, "module", None), nn.Module
-    ):
-        model = model.module
+    """The transformers model under PEFT, DDP, other wrappers that call it `module`, and `torch.compile`."""
+    while not isinstance(model, (PreTrainedModel, PeftModel)):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            raise ModelError(f"Expected a model of transformers, got {type(model).__name__}.")
+        model = inner
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
