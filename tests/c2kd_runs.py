@@ -126,8 +126,8 @@ def record_c2kd(trainer: C2KDTrainer) -> list[dict[str, torch.Tensor]]:
 
 
 def c2kd_logs(trainer: C2KDTrainer) -> list[dict[str, float]]:
-    """What was logged, less what the clock says."""
-    timed = ("runtime", "per_second", "preparation_time")
+    """What was logged, less what the clock says, and what padding costs."""
+    timed = ("runtime", "per_second", "preparation_time", "total_flos")
     return [
         {name: value for name, value in entry.items() if not any(part in name for part in timed)}
         for entry in trainer.state.log_history

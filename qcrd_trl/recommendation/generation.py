@@ -13,7 +13,7 @@ from ..errors import ConfigError, ModelError
 from ..inference import greedy_config, inference_mode, known_positions, own_config_away, preserved_random_state
 from ..models import is_encoder_decoder, keep_cpu_gradients
 from .collator import stack_rows
-from .tokens import answer_ids, fitting_prompt_ids
+from .tokens import answer_ids, check_dataset, fitting_prompt_ids
 
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def recommend_titles(
     Raises:
         [`ConfigError`]: a number below 1.
         [`ModelError`]: an encoder-decoder, or a tokenizer without EOS.
-        [`DataError`]: a prompt that does not fit even without its history.
+        [`DataError`]: a column is missing, or a prompt does not fit even without its history.
     """
     for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
         if value is not None and value < 1:
@@ -69,6 +69,7 @@ def recommend_titles(
         raise ModelError("Generative mode needs a decoder-only model, got an encoder-decoder.")
     if tokenizer.eos_token_id is None:
         raise ModelError("The tokenizer has no eos token: an answer would have no end. Set `tokenizer.eos_token`.")
+    check_dataset(rows, ("prompt", "candidate_titles"), "rows")
     longest = _longest_candidate(tokenizer, rows)
     if max_new_tokens is None:
         max_new_tokens = longest

@@ -143,6 +143,8 @@ def build_recommender(
             or isinstance(_config_of(str(source), init_kwargs), ItemModelConfig)
         ):
             model = load_recommender(source, quantization_config, is_trainable=True, **init_kwargs)
+            if peft_config is not None and not isinstance(model, PeftModel):
+                _check_whole(model, str(source), init_kwargs)
         else:
             model, embed = _with_backbone(str(source), items, quantization_config, init_kwargs)
         if item_init == "titles":
@@ -357,6 +359,17 @@ def _load(auto: Any, source: str, quantization_config: Any, init_kwargs: dict[st
         return auto.from_pretrained(source, **arguments)
     except (OSError, ValueError) as err:
         raise ModelError(f"No {auto.__name__} could be loaded from {source!r}: {first_line(err)}") from err
+
+
+def _check_whole(model: nn.Module, source: str, init_kwargs: dict[str, Any]) -> None:
+    """An adapter's folder names its base, which is loaded whole."""
+    configs = _config_of(source, init_kwargs), model.config
+    whole, own = (getattr(config, "num_hidden_layers", None) for config in configs)
+    if whole != own:
+        raise ConfigError(
+            f"{source!r} has {whole} layers, and an adapter would name it as the base of a model of {own}. Save the model of {own} "
+            "layers by `save_pretrained`, and give its folder; or train it whole."
+        )
 
 
 def _check_mode(model: nn.Module, task_mode: str, items: dict[str, Any]) -> None:

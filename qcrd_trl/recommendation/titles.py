@@ -22,15 +22,6 @@ def normalise_title(text: str) -> str:
     return " ".join(folded.split())
 
 
-def matching_titles(text: str, titles: Sequence[str]) -> list[int]:
-    """
-    Positions of the titles that a text names, by equality of [`normalise_title`]: none if the text is not one of them, several
-    where titles are equal.
-    """
-    wanted = normalise_title(text)
-    return [place for place, title in enumerate(titles) if wanted and normalise_title(title) == wanted]
-
-
 @dataclass(frozen=True)
 class ItemTexts:
     """

@@ -76,7 +76,7 @@ def tokenize_rows(
         [`DataError`]: a missing column, a wrong type, an item out of range, a target that does not fit, or no row left.
     """
     _check_arguments(task_mode, tokenizer, num_items, train_positions)
-    _check_dataset(dataset, ("items",) if task_mode == "item_head" else ("prompt", "completion"), name)
+    check_dataset(dataset, ("items",) if task_mode == "item_head" else ("prompt", "completion"), name)
     if task_mode == "item_head":
         tokenize = ItemRowTokenizer(num_items, max_history, train_positions, name)
     else:
@@ -261,7 +261,8 @@ def _check_arguments(task_mode: str, tokenizer: Any, num_items: int | None, trai
         raise ConfigError("Generative mode needs the tokenizer of student and teacher.")
 
 
-def _check_dataset(dataset: Any, needed: Sequence[str], name: str) -> None:
+def check_dataset(dataset: Any, needed: Sequence[str], name: str) -> None:
+    """Raises a [`DataError`] that names what is wrong with a dataset's kind, size or columns."""
     if not isinstance(dataset, Dataset):
         raise DataError(
             f"{name} must be a `datasets.Dataset`, got {type(dataset).__name__}. Pass one split; a list of rows becomes one by "

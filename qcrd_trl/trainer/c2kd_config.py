@@ -209,6 +209,12 @@ class C2KDConfig(TrainingArguments):
         """Whether a teacher has a part in the loss."""
         return self.uses_features or self.uses_logits
 
+    @property
+    def trains_heads(self) -> bool:
+        """Whether something is trained outside the student."""
+        projected = self.uses_logits and self.logit_distillation == "cross_head"
+        return projected or (self.uses_features and self.feature_distillation in ("last", "blocks"))
+
     def _check(self) -> None:
         one_of("task_mode", self.task_mode, TASK_MODES)
         one_of("feature_distillation", self.feature_distillation, FEATURE_DISTILLATIONS)
@@ -266,6 +272,11 @@ class C2KDConfig(TrainingArguments):
             )
         if self.teacher_cache is not None and not self.uses_teacher:
             raise ConfigError(f"teacher_cache does nothing here: method={self.method!r} has no teacher. Leave it out.")
+        if self.trains_heads and self.save_only_model and self.load_best_model_at_end:
+            raise ConfigError(
+                "save_only_model=True leaves out what is trained outside the student, which load_best_model_at_end needs: set one "
+                "of them to False."
+            )
         if self.method != "none" and not self.uses_teacher:
             raise ConfigError(
                 f"method={self.method!r} with feature_distillation={self.feature_distillation!r}, lambda_feat="

@@ -99,7 +99,7 @@ def load_teacher(teacher: Any, args: C2KDConfig, filters: LayerFilters | None) -
         return None
     layers = None if filters is None else filters.layers
     return find_teacher(
-        teacher, layers, args.teacher_dtype, args.teacher_cache, **dict(args.teacher_model_init_kwargs or {})
+        teacher, layers, args.teacher_dtype, args.teacher_cache, init_kwargs=args.teacher_model_init_kwargs
     )
 
 

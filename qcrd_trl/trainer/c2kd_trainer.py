@@ -157,10 +157,6 @@ class C2KDTrainer(RecommendationTrainer):
             head_of(self.model),
             logit_form(self.model),
         )
-        if not self.heads.is_empty and args.save_only_model and args.load_best_model_at_end:
-            raise ConfigError(
-                "save_only_model=True leaves out the distillation heads, which load_best_model_at_end needs: set one to False."
-            )
         self.checkpoint_parts.append(self._heads)
         self._meters = {
             "train": Meter(self._logged_names(), device),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qcrd_trl.recommendation.titles import item_texts, matching_titles, normalise_title
+from qcrd_trl.recommendation.titles import item_texts, normalise_title
 
 
 @pytest.mark.parametrize(
@@ -31,15 +31,6 @@ def test_normal_form_is_stable():
     """Folding may leave a form that is not normal: the same title would then differ from itself."""
     for text in ("\u1fb3\u0301", "ﬀ", "İstanbul", "Ⅷ"):
         assert normalise_title(normalise_title(text)) == normalise_title(text)
-
-
-def test_matches():
-    """The first of two equal titles alone would miss the target behind it; an empty answer is no title."""
-    titles = ["Fargo", "Ulee's Gold", "FARGO", ""]
-    assert matching_titles(" fargo", titles) == [0, 2]
-    assert matching_titles("ulee's gold", titles) == [1]
-    assert matching_titles("Fargo\nUlee's Gold", titles) == []
-    assert matching_titles(" \n", titles) == []
 
 
 def test_texts_of_items():
