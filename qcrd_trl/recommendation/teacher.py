@@ -15,6 +15,7 @@ from ..errors import ConfigError, ModelError
 from ..processes import together
 from .cache_files import CacheFormat
 from .layer_filters import check_layers, default_layers
+from .loading import load_recommender
 from .states import num_layers
 from .teacher_cache import CachedTeacher, build_cache
 from .teacher_states import LiveTeacher, TeacherStates, dtype_name, state_dtype
@@ -29,7 +30,7 @@ def find_teacher(
     dtype: str = "float16",
     cache: str | os.PathLike | None = None,
     quantization_config: Any = None,
-    **init_kwargs: Any,
+    init_kwargs: Mapping[str, Any] | None = None,
 ) -> TeacherStates:
     """
     The teacher of a run, before its cache is looked at.
@@ -44,7 +45,7 @@ def find_teacher(
             What states are rounded to.
         cache (`str` or `os.PathLike`, *optional*):
             Folder of a teacher cache.
-        quantization_config (*optional*), init_kwargs:
+        quantization_config (*optional*), init_kwargs (`Mapping[str, Any]`, *optional*):
             For [`~loading.load_recommender`], where an id or a path is given.
 
     Returns:
@@ -55,9 +56,10 @@ def find_teacher(
     """
     if teacher is None and cache is None:
         raise ConfigError("There is no teacher: give teacher_model, or teacher_cache with a teacher's cached states.")
-    if init_kwargs and not isinstance(teacher, (str, os.PathLike)):
+    if (init_kwargs or quantization_config is not None) and not isinstance(teacher, (str, os.PathLike)):
         raise ConfigError(
-            "`teacher_model_init_kwargs` and a quantization are used when the teacher is loaded here: give it as an id or path."
+            "`teacher_model_init_kwargs` and `quantization_config` are used when the teacher is loaded here: give it as an id or "
+            "a path, or leave them out."
         )
     if teacher is None:
         found = CachedTeacher(cache, layers=layers)
@@ -77,13 +79,7 @@ def find_teacher(
             raise ConfigError(f"The teacher reads layers {list(teacher.layers)}, and {lacking} are wanted too.")
         return teacher
     if isinstance(teacher, (str, os.PathLike)):
-        if quantization_config is not None:
-            init_kwargs["quantization_config"] = quantization_config
-        from .loading import load_recommender
-
-        teacher = load_recommender(teacher, **init_kwargs)
-    elif quantization_config is not None:
-        raise ConfigError("A quantization is used when the teacher is loaded here: give it as an id or path.")
+        teacher = load_recommender(teacher, quantization_config, **dict(init_kwargs or {}))
     if layers is None:
         layers = _layers_of(cache) or default_layers(num_layers(teacher))
     return LiveTeacher(teacher, check_layers(layers, num_layers(teacher)), dtype)

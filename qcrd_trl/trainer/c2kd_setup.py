@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import ConfigError, ModelError
 from ..models import load_tokenizer, prepare_tokenizer
 from ..recommendation.layer_filters import LayerFilters
-from ..recommendation.loading import build_recommender, load_recommender
+from ..recommendation.loading import build_recommender
 from ..recommendation.states import core_model, hidden_size, num_layers
 from ..recommendation.teacher import find_teacher
 from ..recommendation.teacher_states import LiveTeacher
@@ -97,13 +97,10 @@ def load_teacher(teacher: Any, args: C2KDConfig, filters: LayerFilters | None) -
     """What reads the teacher's states, of what [`C2KDTrainer`] is given; `None` where the recipe has no teacher."""
     if not args.uses_teacher:
         return None
-    if isinstance(teacher, (str, os.PathLike)):
-        teacher = load_recommender(teacher, **dict(args.teacher_model_init_kwargs or {}))
-    elif args.teacher_model_init_kwargs:
-        raise ConfigError(
-            "`teacher_model_init_kwargs` are used when the teacher is loaded here. Pass it as an id or a path, or leave them out."
-        )
-    return find_teacher(teacher, None if filters is None else filters.layers, args.teacher_dtype, args.teacher_cache)
+    layers = None if filters is None else filters.layers
+    return find_teacher(
+        teacher, layers, args.teacher_dtype, args.teacher_cache, init_kwargs=args.teacher_model_init_kwargs
+    )
 
 
 def with_layers_needed(teacher: Any, args: C2KDConfig, student: nn.Module) -> Any:

@@ -105,7 +105,7 @@ class LayerFilterTrainer(ResumableTrainer):
             args.teacher_dtype,
             args.teacher_cache,
             quantization_config,
-            **(args.teacher_model_init_kwargs or {}),
+            args.teacher_model_init_kwargs,
         )
         filters = _filters(layer_filters, teacher, args)
         pad = teacher.vocab_size

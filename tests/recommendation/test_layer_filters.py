@@ -131,7 +131,7 @@ def test_saved_and_loaded(tmp_path, form):
     made.save_pretrained(tmp_path / "filters")
     made.save_pretrained(tmp_path / "filters")  # again, in place of the first
     loaded = LayerFilters.from_pretrained(tmp_path / "filters")
-    assert loaded.config() == made.config()
+    assert loaded.settings() == made.settings()
     assert not loaded.training
     assert weights(loaded).keys() == weights(made).keys()
     assert torch.equal(loaded(states()), made(states()))
@@ -156,7 +156,7 @@ def test_folders_that_hold_no_filters(tmp_path, change, told):
     made = filters()
     made.write(tmp_path)
     config = {
-        **made.config(),
+        **made.settings(),
         **{"kind": {"kind": "student"}, "format": {"format": 2}, "layers": {"layers": [4, 2]}}.get(change, {}),
         **({"vocab_size": 11} if change == "size" else {}),
     }
