@@ -176,11 +176,15 @@ def test_another_teacher_and_other_sizes_are_refused():
     """Filters of another teacher fit by their shapes: the student would imitate what they make of foreign states."""
     made = filters(teacher_fingerprint="a" * 64)
     made.check(teacher(), 3, 10)
-    with pytest.raises(ModelError, match="trained on another teacher: theirs has the fingerprint aaaaaaaaaaaa, this one bbbb"):
+    with pytest.raises(
+        ModelError, match="trained on another teacher: theirs has the fingerprint aaaaaaaaaaaa, this one bbbb"
+    ):
         made.check(teacher(fingerprint="b" * 64))
     with pytest.raises(ModelError, match="a teacher's width of 6 instead of 8"):
         made.check(teacher(hidden_size=8))
-    with pytest.raises(ModelError, match="a student's width of 3 instead of 5 and items or tokens in number 10 instead of 11"):
+    with pytest.raises(
+        ModelError, match="a student's width of 3 instead of 5 and items or tokens in number 10 instead of 11"
+    ):
         made.check(teacher(), 5, 11)
     with pytest.raises(ModelError, match=r"need layers \[2, 4\] of the teacher, and \[2\] of them are not among"):
         made.check(teacher(layers=(4,)))
