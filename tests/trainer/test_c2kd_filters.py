@@ -296,6 +296,20 @@ def test_what_is_missing_or_does_not_fit(tmp_path):
         filter_trainer(tmp_path, parts={"layer_filters": LayerFilters.identity([2], 16, 12)}, student_size=None)
 
 
+@pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_training_is_refused(tmp_path, monkeypatch, flag):
+    """Filters that are split up would be saved in part."""
+    create = LayerFilterTrainer.create_accelerator_and_postprocess
+
+    def sharded(self):
+        create(self)
+        setattr(self, flag, True)
+
+    monkeypatch.setattr(LayerFilterTrainer, "create_accelerator_and_postprocess", sharded)
+    with pytest.raises(ConfigError, match="FSDP and DeepSpeed are not supported"):
+        filter_trainer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
