@@ -25,6 +25,7 @@ from .cache_files import (
     CacheFormat,
     ShardWriter,
     all_locked,
+    is_clean,
     is_full,
     mend,
     read_records,
@@ -148,9 +149,10 @@ def _prepared(folder: Path, teacher: LiveTeacher) -> CacheFormat:
     if (folder / FORMAT_NAME).exists():
         found = CacheFormat.read(folder)
         _check_same(folder, replace(found, head_sha256=""), form)
-        with all_locked(folder) as numbers:
-            for shard in numbers:
-                mend(folder, shard, found)
+        if not all(is_clean(folder, shard, found) for shard in shards(folder)):
+            with all_locked(folder) as numbers:
+                for shard in numbers:
+                    mend(folder, shard, found)
         return found
     if folder.is_dir() and any(folder.iterdir()) and not _is_begun(folder):
         raise ConfigError(f"{str(folder)!r} is not empty and holds no teacher cache: give a folder of its own.")

@@ -170,6 +170,8 @@ def test_another_process_that_builds_is_told_of(tmp_path, whole, rows):
     with FileLock(folder / "index-00000.lock"), pytest.raises(ConfigError, match="Another process is building"):
         build_cache(live, tokenized(item_rows(9, (6,))), collator(), folder, progress=False)
     assert len(CachedTeacher(folder)) == 8
+    with FileLock(folder / "index-00000.lock"):  # runs that only read a finished cache are in nobody's way
+        assert build_cache(live, rows, collator(), folder, progress=False).added == 0
 
 
 def test_a_cache_can_be_copied_and_moved(tmp_path, whole, rows):
