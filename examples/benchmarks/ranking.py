@@ -4,8 +4,8 @@
 
 Random states and weights of d = 64. Three ways take turns, and give ranks of the same scores: the tiles of `target_ranks`, a loop
 over users (a float64 product with all items, one user at a time), and one float32 product of all users and all items. Users grow
-while the items stay, then items while the users stay; the largest is a hundredth of 100,000 users on all of 100,000 items. Memory
-is that of a process of its own. In the second table each item has copies, so that ties decide ranks.
+while the items stay, then items while the users stay. Memory is that of a process of its own. In the second table each item has
+copies, so that ties decide ranks.
 """
 
 import argparse
@@ -152,14 +152,10 @@ def on_paper(row: dict, clock: str) -> dict:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--users", nargs="+", type=int, default=[500, 1000, 2000, 4000], help="on the first of --items"
-    )
-    parser.add_argument(
-        "--items", nargs="+", type=int, default=[10_000, 20_000, 50_000, 100_000], help="of 1,000 users"
-    )
-    parser.add_argument("--fixed_users", type=int, default=1000, help="while the items grow")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds in which all take a turn")
+    parser.add_argument("--users", nargs="+", type=int, default=[250, 500, 1000], help="on the first of --items")
+    parser.add_argument("--items", nargs="+", type=int, default=[10_000, 30_000, 100_000], help="of --fixed_users")
+    parser.add_argument("--fixed_users", type=int, default=250, help="while the items grow")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds in which all take a turn")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="what the table's times are")
     parser.add_argument("--json", help="file for all figures")
     parser.add_argument("--quick", action="store_true", help="50 to 100 users, 300 to 600 items, once")
