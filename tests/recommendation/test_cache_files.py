@@ -193,7 +193,7 @@ def test_rows_of_several_shards_are_one_cache(tmp_path, whole, rows):
         process_index, num_processes = 1, 2
 
     batches = [todo[start : start + 2] for start in range(0, 8, 2)]
-    cache_building._compute(live, rows, collator(), batches[1::2], folder, form, Rank, False)
+    cache_building._compute(live, rows, collator(), batches[1::2], folder, form, Rank, None)
     assert len(CachedTeacher(folder)) == 4
     again, added = go_on(folder, rows)
     assert (added, torch.equal(again, expected)) == (4, True)
