@@ -13,7 +13,7 @@ ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 1], [0, 4, 4, 2]]
 _SIZES = BACKBONES["llama"]
 _OLD = {"initializer_range": 0.2, "n_layer": 3, "n_head": 2}
 FAMILIES = {
-    **{kind: _SIZES for kind in ("gemma", "gpt_neox", "granite", "olmo2", "phi3", "qwen2", "smollm3")},
+    **dict.fromkeys(("gemma", "gpt_neox", "granite", "olmo2", "phi3", "qwen2", "smollm3"), _SIZES),
     "bloom": {**_OLD, "hidden_size": 16},  # ALiBi: no positions
     "cohere2": {**_SIZES, "sliding_window": 3},
     "gemma2": {**_SIZES, "sliding_window": 3, "query_pre_attn_scalar": 8},
