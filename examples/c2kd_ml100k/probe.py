@@ -19,9 +19,10 @@ SEEDS = (100, 101)
 # By what is looked for: name of the candidate: fields of the settings, or flags of the method.
 CANDIDATES: dict[str, dict[str, dict]] = {
     "teacher": {
-        "rate 3e-4": {"teacher_rate": 3e-4},
+        "rate 5e-4": {"teacher_rate": 5e-4},
         "rate 1e-3": {"teacher_rate": 1e-3},
         "rate 1e-3, decay 1": {"teacher_rate": 1e-3, "weight_decay": 1.0},
+        "rate 1e-3, 15 epochs": {"teacher_rate": 1e-3, "teacher_epochs": 15},
     },
     "none": {
         "rate 1e-3": {"student_rate": 1e-3},

@@ -52,6 +52,7 @@ def test_students_differ_in_their_method_alone(example):
             assert parts[f"{method}-{seed}"].needs == ("data", f"filters-{seed}")
             assert flag(parts[f"{method}-{seed}"], "--teacher_cache").endswith(f"filters-{seed}/teacher_cache")
         assert parts[f"filters-{seed}"].needs == (f"teacher-{seed}",)
+        assert flag(parts[f"teacher-{seed}"], "--per_device_train_batch_size") == "16"
 
 
 def test_parts_stand_after_what_they_need(example):
