@@ -143,6 +143,9 @@ def test_what_cannot_be_found_again(saved, tmp_path):
     """An adapter without a base, or on one that is not the same any more."""
     with pytest.raises(ConfigError, match="An adapter names the model that it is for"):
         prepare_recommender(item_model(), None, lora())
+    sasrec = build_recommender("item_head", {"model_type": "qcrd_sasrec"}, NUM_ITEMS)
+    with pytest.raises(ConfigError, match="SASRec is small, and trained whole"):
+        prepare_recommender(sasrec, None, lora())
     model = trained(saved / "items")
     with pytest.raises(ConfigError, match="The model is a `PeftModel` already"):
         prepare_recommender(model, None, lora())
