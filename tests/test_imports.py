@@ -183,6 +183,13 @@ RULES = [
         ),
         tuple(HEAVY - {"datasets"}),
     ),
+    # What reads results, or ranks by popularity, needs no model.
+    (
+        tuple(
+            f".recommendation.{name}" for name in ("outcome", "popularity", "ranking_metrics", "results", "selection")
+        ),
+        tuple(HEAVY - {"safetensors"}),
+    ),
     ((".statistics",), (*HEAVY, ".evaluation", ".cli", ".trainer")),
     ((".answers", ".records", ".metrics", ".answer_metrics", ".demo", ".files", ".negative_options"), (".cli",)),
 ]

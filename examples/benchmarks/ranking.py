@@ -4,8 +4,8 @@
 
 Random states and weights of d = 64. Three ways take turns, and give ranks of the same scores: the tiles of `target_ranks`, a loop
 over users (a float64 product with all items, one user at a time), and one float32 product of all users and all items. Users grow
-while the items stay, then items while the users stay; the largest is a hundredth of 100,000 users on all of 100,000 items. Memory
-is that of a process of its own. In the second table each item has copies, so that ties decide ranks.
+while the items stay, then items while the users stay. Memory is that of a process of its own. In the second table each item has
+copies, so that ties decide ranks.
 """
 
 import argparse
@@ -25,7 +25,14 @@ WIDTH = 64
 GOAL = 100_000  # users and items, on paper
 HEADER = ["users", "items", "times faster than the loop", "than one product", "seconds"]
 HEADER += ["the loop", "one product", "MiB", "the loop", "one product"]
-TIE_HEADER = ["tiles of (users, items)", "float32: other ranks than by one product", "`target_ranks`: the same"]
+TIE_HEADER = [
+    "tiles of (users, items)",
+    "float32 scores",
+    "their ranks, the target in its tile",
+    "their ranks, the target apart",
+    "`target_ranks`",
+]
+TILES = ((1, 10_000), (64, 1000), (64, 3333), (7, 101), (256, 8192))
 PAPER_HEADER = ["100,000 users, 100,000 items", "tiles", "one product"]
 
 
@@ -51,9 +58,12 @@ def by_one_product(states: torch.Tensor, weight: torch.Tensor, targets: torch.Te
     return target_ranks_from_scores(states @ weight.T, targets)
 
 
-def by_float32_tiles(states, weight, targets, user_chunk: int, item_chunk: int) -> torch.Tensor:
-    """Tiles of float32 products whose scores are compared as they come: what `target_ranks` is instead of."""
-    ranks, of_target = torch.ones(len(states), dtype=torch.long), torch.empty(len(states), 1)
+def by_float32_tiles(states, weight, targets, user_chunk: int, item_chunk: int, apart: bool) -> torch.Tensor:
+    """
+    Tiles of float32 products whose scores are compared as they come, which `target_ranks` does not do. The target's score is that
+    of the tile which holds it, or (`apart`) a sum of its own; the target is never before itself.
+    """
+    ranks, of_target = torch.ones(len(states), dtype=torch.long), (states * weight[targets]).sum(1, keepdim=True)
 
     def tiles():
         for start in range(0, len(states), user_chunk):
@@ -61,13 +71,15 @@ def by_float32_tiles(states, weight, targets, user_chunk: int, item_chunk: int) 
             for first in range(0, len(weight), item_chunk):
                 yield rows, first, states[rows] @ weight[first : first + item_chunk].T
 
-    for rows, first, scores in tiles():  # the target's score is that of the tile which holds it
+    for rows, first, scores in () if apart else tiles():
         places = targets[rows, None] - first
         inside = (places >= 0) & (places < scores.shape[1])
         of_target[rows] = torch.where(inside, scores.gather(1, places.clamp(0, scores.shape[1] - 1)), of_target[rows])
     for rows, first, scores in tiles():
-        smaller = torch.arange(first, first + scores.shape[1]) < targets[rows, None]
-        ranks[rows] += ((scores > of_target[rows]) | ((scores == of_target[rows]) & smaller)).sum(1)
+        items = torch.arange(first, first + scores.shape[1])
+        above, same = scores > of_target[rows], scores == of_target[rows]
+        before = (above | (same & (items < targets[rows, None]))) & (items != targets[rows, None])
+        ranks[rows] += before.sum(1)
     return ranks
 
 
@@ -101,22 +113,23 @@ def measured(users: int, items: int, repeats: int) -> dict:
     return row
 
 
-def ties(users: int, items: int, copies: int, chunks: list[tuple[int, int]]) -> list[dict]:
-    """Share of users whose rank is another than in one product, by tiles of several shapes, where items have copies."""
+def ties(users: int, items: int, copies: int) -> list[dict]:
+    """Shares of scores and ranks that are others than in one product, by tiles of several shapes, where items have copies."""
     given = problem(users, items, copies)
-    whole, exact = by_one_product(*given), target_ranks(*given)
+    states, weight, _ = given
+    whole, exact, scores = by_one_product(*given), target_ranks(*given), states @ weight.T
     rows = []
-    for user_chunk, item_chunk in chunks:
-        tiled = by_float32_tiles(*given, user_chunk, item_chunk)
-        ours = target_ranks(*given, user_chunk=user_chunk, item_chunk=item_chunk)
-        rows.append(
-            {
-                "user_chunk": user_chunk,
-                "item_chunk": item_chunk,
-                "float32_differs": float((tiled != whole).double().mean()),
-                "differs": float((ours != exact).double().mean()),
-            }
-        )
+    for chunks in TILES:
+        user_chunk, item_chunk = chunks
+        parts = [[part @ other.T for other in weight.split(item_chunk)] for part in states.split(user_chunk)]
+        found = {
+            "scores": (torch.cat([torch.cat(row, 1) for row in parts]), scores),
+            "in_tile": (by_float32_tiles(*given, *chunks, apart=False), whole),
+            "apart": (by_float32_tiles(*given, *chunks, apart=True), whole),
+            "target_ranks": (target_ranks(*given, None, None, *chunks), exact),
+        }
+        shares = {name: float((one != other).double().mean()) for name, (one, other) in found.items()}
+        rows.append({"user_chunk": user_chunk, "item_chunk": item_chunk, **shares})
     return rows
 
 
@@ -139,14 +152,10 @@ def on_paper(row: dict, clock: str) -> dict:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--users", nargs="+", type=int, default=[500, 1000, 2000, 4000], help="on the first of --items"
-    )
-    parser.add_argument(
-        "--items", nargs="+", type=int, default=[10_000, 20_000, 50_000, 100_000], help="of 1,000 users"
-    )
-    parser.add_argument("--fixed_users", type=int, default=1000, help="while the items grow")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds in which all take a turn")
+    parser.add_argument("--users", nargs="+", type=int, default=[250, 500, 1000], help="on the first of --items")
+    parser.add_argument("--items", nargs="+", type=int, default=[10_000, 30_000, 100_000], help="of --fixed_users")
+    parser.add_argument("--fixed_users", type=int, default=250, help="while the items grow")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds in which all take a turn")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="what the table's times are")
     parser.add_argument("--json", help="file for all figures")
     parser.add_argument("--quick", action="store_true", help="50 to 100 users, 300 to 600 items, once")
@@ -156,9 +165,10 @@ def main(argv: list[str] | None = None) -> None:
     started = time.perf_counter()
     sizes = [(users, args.items[0]) for users in args.users] + [(args.fixed_users, items) for items in args.items]
     rows = [measured(*size, args.repeats) for size in dict.fromkeys(sizes)]
-    tied = ties(args.fixed_users, args.items[0], 4, [(1, args.items[0]), (7, 100), (64, 1000), (256, 4096)])
+    tied = ties(args.fixed_users, args.items[0], 4)
     paper = on_paper(rows[-1], args.clock)
     print(table(HEADER, [cells(row, args.clock) for row in rows]) + "\n")
+    print("What is another than in one product, where each item has four copies:\n")
     print(table(TIE_HEADER, [tie_cells(row) for row in tied]) + "\n")
     print(table(PAPER_HEADER, paper_cells(paper)) + "\n")
     agree, product = (min(row[name] for row in rows) for name in ("agree_loop", "agree_product"))
@@ -188,7 +198,7 @@ def cells(row: dict, clock: str) -> list[str]:
 def tie_cells(row: dict) -> list[str]:
     """A row of the second table."""
     shape = f"({row['user_chunk']}, {row['item_chunk']})"
-    return [shape, f"{row['float32_differs']:.1%} of users", f"{1 - row['differs']:.1%} of users"]
+    return [shape, *(f"{row[name]:.2%}" for name in ("scores", "in_tile", "apart", "target_ranks"))]
 
 
 def paper_cells(paper: dict) -> list[list[str]]:

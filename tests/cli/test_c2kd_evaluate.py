@@ -6,9 +6,10 @@ import pytest
 import torch
 from recommended import small_data
 from tiny import byte_tokenizer, tiny_llama
+from transformers import BitsAndBytesConfig
 
 from qcrd_trl.cli.main import main
-from qcrd_trl.recommendation import build_recommender, generation
+from qcrd_trl.recommendation import build_recommender, generation, load_recommender
 from qcrd_trl.recommendation.evaluation import evaluate_model
 from qcrd_trl.recommendation.folder import save_data
 from qcrd_trl.recommendation.prompt_form import RecommendationPrompt
@@ -78,6 +79,22 @@ def test_the_flags_reach_the_evaluation(folder, capsys):
         assert (content["model"], content["method"]) == ("model", "none")
     assert "history masked" in capsys.readouterr().out
     assert content["settings"]["max_users"] == 2
+
+
+def test_four_bits_and_half_precision(folder):
+    """A student that was trained on a quantized base is another one without it: the flag must reach the model."""
+    pytest.importorskip("bitsandbytes")
+    quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+    flags = ["--dataset", "data", "--model_name_or_path", "model", "--output", "q.json", "--device", "cpu"]
+    for more, loading, linear in (
+        (["--load_in_4bit"], {"quantization_config": quantized, "dtype": "float32"}, "Linear4bit"),
+        (["--dtype", "bfloat16"], {"dtype": "bfloat16"}, "Linear"),
+    ):
+        model = load_recommender(folder / "model", **loading)
+        assert type(model.backbone.layers[0].mlp.up_proj).__name__ == linear
+        expected = evaluate_model(model, small_data(), progress=False)
+        assert evaluate(*flags, *more) == 0
+        assert read(folder / "q.json")["ranks"] == expected.ranks.tolist()
 
 
 def test_generative_models_are_asked_as_they_were_taught(folder, monkeypatch, capsys):
