@@ -174,7 +174,7 @@ def test_a_cache_that_lacks_rows_is_told_at_once(tmp_path):
         filter_trainer(tmp_path / "b", None, rows=item_rows(12), teacher_cache=str(tmp_path / "cache"))
     with pytest.raises(ConfigError, match="is of another teacher"):
         filter_trainer(tmp_path / "b", item_teacher(1), teacher_cache=str(tmp_path / "cache"))
-    with pytest.raises(ConfigError, match="teacher_dtype is 'float32', and the teacher cache .* has float16"):
+    with pytest.raises(ConfigError, match=r"teacher_dtype is 'float32', and the teacher cache .* has float16"):
         filter_trainer(tmp_path / "b", None, teacher_cache=str(tmp_path / "cache"), teacher_dtype="float32")
 
 
@@ -294,6 +294,20 @@ def test_what_is_missing_or_does_not_fit(tmp_path):
         filter_trainer(tmp_path, parts={"layer_filters": foreign})
     with pytest.raises(ConfigError, match="Identity filters have nothing to learn"):
         filter_trainer(tmp_path, parts={"layer_filters": LayerFilters.identity([2], 16, 12)}, student_size=None)
+
+
+@pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_training_is_refused(tmp_path, monkeypatch, flag):
+    """Filters that are split up would be saved in part."""
+    create = LayerFilterTrainer.create_accelerator_and_postprocess
+
+    def sharded(self):
+        create(self)
+        setattr(self, flag, True)
+
+    monkeypatch.setattr(LayerFilterTrainer, "create_accelerator_and_postprocess", sharded)
+    with pytest.raises(ConfigError, match="FSDP and DeepSpeed are not supported"):
+        filter_trainer(tmp_path)
 
 
 @pytest.mark.parametrize(
