@@ -160,6 +160,20 @@ def test_arguments_of_the_machine(tmp_path, monkeypatch):
         C2KDTrainer(item_model(), args=args, train_dataset=Dataset.from_list(item_rows()))
 
 
+@pytest.mark.parametrize("kind", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_students_are_not_distilled(tmp_path, monkeypatch, kind):
+    """Heads that are not sharded would be stepped by a part of their gradient."""
+    prepare = C2KDTrainer.create_accelerator_and_postprocess
+
+    def sharded(self):
+        prepare(self)
+        setattr(self, kind, True)
+
+    monkeypatch.setattr(C2KDTrainer, "create_accelerator_and_postprocess", sharded)
+    with pytest.raises(ConfigError, match="FSDP or DeepSpeed is not supported"):
+        c2kd_trainer(tmp_path)
+
+
 def test_objects_that_are_none(tmp_path):
     """What is not asked for is not guessed."""
     with pytest.raises(ConfigError, match="`C2KDConfig`, got QCRDConfig"):

@@ -99,6 +99,7 @@ def test_keyword_arguments_come_from_a_shell_too():
         ({"lambda_feat": 0.0, "lambda_logit": 0.0}, "distils nothing"),
         ({"method": "feature_kd", "lambda_feat": 0.0}, "distils nothing"),
         ({"hub_model_id": "a/b/c"}, "hub_model_id"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1 has no part"),
     ],
 )
 def test_what_cannot_work(overrides, message):
