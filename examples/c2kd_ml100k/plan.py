@@ -196,5 +196,5 @@ def _common(settings: Settings, seed: int) -> tuple[str, ...]:
     return (
         *("--max_history", str(settings.max_history), "--per_device_train_batch_size", str(settings.batch_size)),
         *("--per_device_eval_batch_size", "128", "--weight_decay", str(settings.weight_decay), "--warmup_steps", "30"),
-        *("--seed", str(seed), "--logging_steps", "30", "--use_cpu", "--report_to", "none", "--disable_tqdm", "true"),
+        *("--seed", str(seed), "--logging_steps", "10", "--use_cpu", "--report_to", "none", "--disable_tqdm", "true"),
     )

@@ -63,7 +63,7 @@ class RecommenderFacts:
         datasets (`Sequence[str]`, *optional*):
             Names of the data.
         counts (`Mapping[str, int]`, *optional*):
-            `users`, `items`, `events` of the data, and `train_events`, what is left of them for training.
+            `users`, `items`, `events` of the data, and `train_events`, those of them that training reads.
         history (`Sequence[str]`, *optional*):
             Ids of items that the snippet asks with.
         settings (`Mapping[str, Any]`, *optional*):
@@ -214,7 +214,7 @@ def _data(facts: RecommenderFacts) -> str:
     counts = facts.counts
     if not counts:
         return "How much data it was trained on is not recorded."
-    trained = f", of which {counts['train_events']:,} are for training" if "train_events" in counts else ""
+    trained = f", of which training reads {counts['train_events']:,}" if "train_events" in counts else ""
     return (
         f"{counts['users']:,} users, {counts['items']:,} items and {counts['events']:,} events{trained}. Leave-one-out: the last "
         "event of each user is for the test, the one before it for validation."

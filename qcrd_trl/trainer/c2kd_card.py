@@ -65,11 +65,13 @@ class RecommenderCardTrainer(HubTrainer):
         self._items = ItemNames(data.item_ids, data.titles, self.args.max_history)
         self._method, self._dataset_name, self._teacher_name = method, dataset_name, teacher_name
         lengths = [len(items) for items in data.sequences]
+        is_cut = self.args.task_mode == "item_head" and self.args.max_history is not None
+        most = self.args.max_history + 1 if is_cut else max(lengths)
         self._counts = {
             "users": len(lengths),
             "items": data.num_items,
             "events": sum(lengths),
-            "train_events": sum(lengths) - 2 * len(lengths),
+            "train_events": sum(min(length - 2, most) for length in lengths),
         }
 
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:

@@ -61,7 +61,8 @@ def test_all_stages(data, teacher, filters, tmp_path):
     assert json.loads(output.read_text(encoding="utf-8"))["ranks"] == found["ranks"]
     assert {path.name for path in (student / "plots").iterdir()} == {"losses.png", "router.png"}
     card = (student / "README.md").read_text(encoding="utf-8")
-    assert "12 users, 30 items and 84 events" in card
+    # 5 of 7 events of a user are for training, of which a history of 4 and its target are read.
+    assert "12 users, 30 items and 84 events, of which training reads 60" in card
     assert str(tmp_path) not in card
     assert str(data) not in card
     assert "NDCG@10" in card

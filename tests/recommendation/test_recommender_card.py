@@ -25,7 +25,7 @@ def facts(**more):
 def test_what_it_tells():
     """Numbers without their intervals, or of another split, would be taken for more than they are."""
     text = str(recommender_card(facts(teacher="user/teacher", repo="user/student", steps=750, epochs=25.0)))
-    assert "943 users, 1,682 items and 100,000 events, of which 98,114 are for training" in text
+    assert "943 users, 1,682 items and 100,000 events, of which training reads 98,114" in text
     assert "| HR@10 | 0.1250 | 0.1000 to 0.1500 |" in text
     assert "| NDCG@10 | 0.0625 | 0.0500 to 0.0750 |" in text
     assert "On the test split of 943 users by full ranking" in text
