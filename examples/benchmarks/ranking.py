@@ -23,8 +23,8 @@ from qcrd_trl.recommendation.ranking import ITEM_CHUNK, USER_CHUNK, target_ranks
 
 WIDTH = 64
 GOAL = 100_000  # users and items, on paper
-HEADER = ["users", "items", "times faster than the loop", "than one product", "seconds"]
-HEADER += ["the loop", "one product", "MiB", "the loop", "one product"]
+HEADER = ["users", "items", "faster than the loop", "than one product", "seconds", "loop", "one product"]
+HEADER += ["MiB", "loop", "one product"]
 TIE_HEADER = [
     "tiles of (users, items)",
     "float32 scores",
@@ -152,9 +152,9 @@ def on_paper(row: dict, clock: str) -> dict:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--users", nargs="+", type=int, default=[250, 500, 1000], help="on the first of --items")
+    parser.add_argument("--users", nargs="+", type=int, default=[1000, 2000, 4000], help="on the first of --items")
     parser.add_argument("--items", nargs="+", type=int, default=[10_000, 30_000, 100_000], help="of --fixed_users")
-    parser.add_argument("--fixed_users", type=int, default=250, help="while the items grow")
+    parser.add_argument("--fixed_users", type=int, default=1000, help="while the items grow")
     parser.add_argument("--repeats", type=int, default=3, help="rounds in which all take a turn")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="what the table's times are")
     parser.add_argument("--json", help="file for all figures")

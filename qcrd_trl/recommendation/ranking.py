@@ -78,6 +78,7 @@ def target_ranks(
                 scores += item_bias
             hidden.hide(scores, first)
             users.count(scores, weight, item_bias, items)
+            del scores, weight  # before the next tile is made
         ranks[rows] = users.ranks()
     return ranks
 
@@ -125,6 +126,7 @@ def candidate_ranks(
             scores += item_bias
         scores[chosen == targets[rows, None]] = -math.inf
         users.count(scores, weight, item_bias, chosen)
+        del scores, weight
         ranks[rows] = users.ranks()
     return ranks
 
