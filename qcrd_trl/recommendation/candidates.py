@@ -1,9 +1,11 @@
 """Candidates for each user's targets: the target among items that the user never met, the same in every evaluation."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from ..errors import ConfigError, DataError
 
@@ -42,7 +44,8 @@ def draw_candidates(
     if num_candidates < 2:
         raise ConfigError(f"num_candidates must be at least 2 (the target and another), got {num_candidates}.")
     drawn = {split: np.empty((len(user_ids), num_candidates), np.int32) for split in SPLITS}
-    for user, (user_id, items) in enumerate(zip(user_ids, sequences, strict=True)):
+    users = tqdm(user_ids, "candidates", leave=False, file=sys.stderr, disable=None, unit=" users", delay=2)
+    for user, (user_id, items) in enumerate(zip(users, sequences, strict=True)):
         met = np.unique(items)
         if num_items - len(met) < num_candidates - 1:
             raise DataError(

@@ -11,8 +11,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from ..files import whole_file
 from ..hub import CARD_FILE
 from ..markdown import code, one_line, plain
-from ..model_card import is_path, package_versions
-from ..repositories import is_repo_name
+from ..repositories import is_path, is_repo_name
+from ..versions import package_versions
 
 
 TEMPLATE = Path(__file__).parents[1] / "templates" / "recommender_card.md"
@@ -199,13 +199,13 @@ def _metadata(
 
 def _summary(facts: RecommenderFacts, base: str | None, teacher: str | None, names: Sequence[str]) -> str:
     kind = {"item_head": "scores every item as the next one", "generative": "writes the title of the next item"}
-    what = "adapter that" if facts.is_adapter else "model that"
+    what = "an adapter that" if facts.is_adapter else "a model that"
     on = f", from [{base}](https://huggingface.co/{base})" if base else ""
     of = f", of the teacher [{teacher}](https://huggingface.co/{teacher})" if teacher else ""
     sets = ", ".join(f"[{n}](https://huggingface.co/datasets/{n})" if is_repo_name(n) else code(n) for n in names)
     method = _METHODS.get(facts.method, f"the method {code(facts.method)}")
     return (
-        f"A sequential recommender: a {what} {kind[facts.task_mode]}, given what a user met so far. Trained{on} by {method}{of}"
+        f"A sequential recommender: {what} {kind[facts.task_mode]}, given what a user met so far. Trained{on} by {method}{of}"
         f"{f', on {sets}' if sets else ''}, with `qcrd_trl`, an extension of [TRL](https://github.com/huggingface/trl)."
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tqdm import tqdm
 
 from ..data.sources import Rows, open_source
 from ..data.text_files import csv_rows, suffix
@@ -168,8 +169,6 @@ def _columns_of_rows(rows: Rows, names: dict[str, str], roles: Sequence[Role]) -
 
 
 def _shown(rows: Rows) -> Iterable[dict[str, Any]]:
-    from tqdm import tqdm
-
     name = Path(rows.name).name
     return tqdm(rows, name, rows.num_rows, leave=False, file=sys.stderr, disable=None, unit=" rows", delay=2)
 

@@ -140,8 +140,9 @@ def read_backbone_config(config: PretrainedConfig | dict) -> PretrainedConfig:
 
 
 def without_tokens(config: PretrainedConfig) -> PretrainedConfig:
-    """Makes a backbone's configuration one that has no vocabulary, in place."""
+    """Makes a backbone's configuration one that has no vocabulary and names no place, in place."""
     config.vocab_size = 1
+    config.name_or_path = ""  # a part's is written into config.json, and may be a path
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
         setattr(config, name, None)
     config.use_cache = False

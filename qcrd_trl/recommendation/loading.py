@@ -173,6 +173,8 @@ def prepare_recommender(model: nn.Module, args: Any = None, peft_config: PeftCon
     args = args or SimpleNamespace(gradient_checkpointing=False, gradient_checkpointing_kwargs=None, fp16=False)
     if peft_config is None or not isinstance(model, ItemModel):
         return prepare_student(model, args, peft_config)
+    if isinstance(model, SASRecModel):
+        raise ConfigError("SASRec is small, and trained whole: leave `peft_config` out.")
     if not model.name_or_path:
         raise ConfigError(
             "An adapter names the model that it is for, and this one was neither loaded nor saved. Save it, and load it from "

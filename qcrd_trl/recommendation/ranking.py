@@ -63,7 +63,7 @@ def target_ranks(
     """
     head = _Head(user_states, item_weight, bias)
     _check_chunks(user_chunk=user_chunk, item_chunk=item_chunk)
-    targets = _indices(targets, len(user_states), len(item_weight), "target", user_states.device)
+    targets = _indices(targets, len(user_states), len(item_weight), "target", head.device)
     hidden = _Hidden(history, targets, len(item_weight))
     ranks = torch.empty(len(user_states), dtype=torch.long)
     for start in range(0, len(user_states), user_chunk):
@@ -104,7 +104,7 @@ def candidate_ranks(
     """
     head = _Head(user_states, item_weight, bias)
     _check_chunks(user_chunk=user_chunk)
-    targets = _indices(targets, len(user_states), len(item_weight), "target", user_states.device)
+    targets = _indices(targets, len(user_states), len(item_weight), "target", head.device)
     candidates = torch.as_tensor(np.asarray(candidates, dtype=np.int64))
     if candidates.dim() != 2 or len(candidates) != len(user_states):
         raise DataError(f"Expected candidates of shape ({len(user_states)}, C), got {tuple(candidates.shape)}.")
@@ -170,29 +170,32 @@ class _Head:
                     f"The {name} are {tensor.dtype}: expected float32, float16 or bfloat16, whose ranks can be told exactly. "
                     "Pass them as `.float()`."
                 )
-        self.weight, self.bias, self.device = weight, bias, states.device
-        norm = max(float(part.double().norm(dim=1).nan_to_num(0, 0, 0).max()) for part in weight.split(ITEM_CHUNK))
+        self.weight, self.bias = weight, bias
+        self.device = states.device if states.device.type != "mps" else torch.device("cpu")  # which has no float64
+        norm = max(float(self._exact(part).norm(dim=1).nan_to_num(0, 0, 0).max()) for part in weight.split(ITEM_CHUNK))
         self.largest_norm = norm
-        self.largest_bias = 0.0 if bias is None else float(bias.double().nan_to_num(0, 0, 0).abs().max())
+        self.largest_bias = 0.0 if bias is None else float(self._exact(bias).nan_to_num(0, 0, 0).abs().max())
 
     def of(self, items: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         places = items.to(self.weight.device) if isinstance(items, torch.Tensor) else items
-        weight = self.weight[places].to(self.device, torch.float64)
-        return weight, None if self.bias is None else self.bias[places].to(self.device, torch.float64)
+        return self._exact(self.weight[places]), None if self.bias is None else self._exact(self.bias[places])
+
+    def _exact(self, part: torch.Tensor) -> torch.Tensor:
+        return part.to(self.device).double()
 
 
 class _Users:
     """A chunk of users, and how many items were found before the target of each."""
 
     def __init__(self, head: _Head, states: torch.Tensor, targets: torch.Tensor):
-        self.states, self.targets = states.double(), targets
+        self.states, self.targets = states.to(head.device).double(), targets
         self._weight, self._bias = head.of(targets)
         self._of_target = (self.states * self._weight).sum(1)
         if self._bias is not None:
             self._of_target = self._of_target + self._bias
         # Twice the bound of the rounding error of two sums of d products and a bias, whatever their order.
-        unit = 4 * (states.shape[1] + 4) * 2.0**-53
-        margin = unit * (self.states.norm(dim=1) * head.largest_norm + head.largest_bias)
+        self._unit = 4 * (states.shape[1] + 4) * 2.0**-53
+        margin = self._unit * (self.states.norm(dim=1) * head.largest_norm + head.largest_bias)
         # Beside a target whose score is not finite nothing needs to be counted: NaN is neither smaller nor larger.
         of_target = torch.where(self._of_target.isfinite(), self._of_target, math.nan)
         self._low, self._high = (of_target - margin)[:, None], (of_target + margin)[:, None]
@@ -222,20 +225,20 @@ class _Users:
     def _num_before(self, row: int, weight: torch.Tensor, bias: torch.Tensor | None, items: torch.Tensor) -> int:
         """Items before the target, by exact arithmetic."""
         products, of_target = self.states[row] * weight, self.states[row] * self._weight[row]
-        same = (products == of_target).all(1)
         if bias is not None:
-            same &= bias == self._bias[row]
+            products = torch.cat([products, bias[:, None]], 1)
+            of_target = torch.cat([of_target, self._bias[row : row + 1]])
         smaller = items < self.targets[row]
-        num_before = int((same & smaller).sum())
-        rest = (~same).nonzero()[:, 0]
-        subtracted = (-of_target).tolist() if len(rest) else []
-        if bias is not None and len(rest):
-            subtracted.append(-float(self._bias[row]))
-        for place in rest.tolist():
-            added = products[place].tolist() + ([] if bias is None else [float(bias[place])])
-            difference = math.fsum(added + subtracted)
-            num_before += difference > 0 or (difference == 0 and bool(smaller[place]))
-        return num_before
+        same = (products == of_target).all(1)
+        # Where the weights of a few items are huge, most pairs are near by the bound of all, and certain by their own.
+        difference = products.sum(1) - of_target.sum()
+        uncertain = difference.abs() <= self._unit * (products.abs().sum(1) + of_target.abs().sum())
+        before = torch.where(same, smaller, ~uncertain & (difference > 0))
+        subtracted = (-of_target).tolist()
+        for place in (uncertain & ~same).nonzero()[:, 0].tolist():
+            exact = math.fsum(products[place].tolist() + subtracted)
+            before[place] = exact > 0 or (exact == 0 and bool(smaller[place]))
+        return int(before.sum())
 
     def ranks(self) -> torch.Tensor:
         return torch.where(self._of_target.isfinite(), 1 + self._before, MISS).cpu()

@@ -6,6 +6,7 @@ from typing import Any
 
 from peft import PeftModel
 
+from ..hub import left_out
 from ..recommendation.card import RecommenderFacts, write_recommender_card
 from ..recommendation.folder import RecommendationData
 from ..recommendation.prompt_form import RecommendationPrompt
@@ -72,8 +73,8 @@ class RecommenderCardTrainer(HubTrainer):
         }
 
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
-        # The card of an adapter's checkpoint names its base's path; a run's results name users nowhere, and may go.
-        return ["*README.md"] if is_checkpoint else []
+        # A checkpoint goes whole, to be resumed from; the card of an adapter in it names its base's path.
+        return ["*README.md"] if is_checkpoint else left_out()
 
     def _write_beside(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

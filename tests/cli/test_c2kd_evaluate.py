@@ -6,12 +6,14 @@ import pytest
 import torch
 from recommended import small_data
 from tiny import byte_tokenizer, tiny_llama
+from transformers import BitsAndBytesConfig
 
 from qcrd_trl.cli.main import main
-from qcrd_trl.recommendation import build_recommender, generation
+from qcrd_trl.recommendation import build_recommender, generation, load_recommender
 from qcrd_trl.recommendation.evaluation import evaluate_model
 from qcrd_trl.recommendation.folder import save_data
 from qcrd_trl.recommendation.prompt_form import RecommendationPrompt
+from qcrd_trl.recommendation.prompts import sample_users
 from qcrd_trl.statistics import bootstrap_interval
 
 
@@ -66,7 +68,7 @@ def test_the_flags_reach_the_evaluation(folder, capsys):
         (["--split", "validation", "--mask_history"], {"split": "validation", "mask_history": True}),
         (["--candidates", "--ks", "1", "2"], {"candidates": True, "ks": (1, 2)}),
         (["--max_history", "1", "--batch_size", "2", "--item_chunk", "3"], {"max_history": 1}),
-        (["--max_users", "2", "--user_seed", "1"], {"users": [0, 2]}),
+        (["--max_users", "2", "--user_seed", "1"], {"users": sample_users(small_data(), 2, 1)}),
     ):
         assert evaluate(*flags, *more, "--method", "none") == 0
         content, expected = read(folder / "m.json"), evaluate_model(model, small_data(), progress=False, **settings)
@@ -77,6 +79,22 @@ def test_the_flags_reach_the_evaluation(folder, capsys):
         assert (content["model"], content["method"]) == ("model", "none")
     assert "history masked" in capsys.readouterr().out
     assert content["settings"]["max_users"] == 2
+
+
+def test_four_bits_and_half_precision(folder):
+    """A student that was trained on a quantized base is another one without it: the flag must reach the model."""
+    pytest.importorskip("bitsandbytes")
+    quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+    flags = ["--dataset", "data", "--model_name_or_path", "model", "--output", "q.json", "--device", "cpu"]
+    for more, loading, linear in (
+        (["--load_in_4bit"], {"quantization_config": quantized, "dtype": "float32"}, "Linear4bit"),
+        (["--dtype", "bfloat16"], {"dtype": "bfloat16"}, "Linear"),
+    ):
+        model = load_recommender(folder / "model", **loading)
+        assert type(model.backbone.layers[0].mlp.up_proj).__name__ == linear
+        expected = evaluate_model(model, small_data(), progress=False)
+        assert evaluate(*flags, *more) == 0
+        assert read(folder / "q.json")["ranks"] == expected.ranks.tolist()
 
 
 def test_generative_models_are_asked_as_they_were_taught(folder, monkeypatch, capsys):
@@ -173,7 +191,7 @@ def test_comparing(folder, capsys):
 def test_what_cannot_be_done_ends_in_one_line(folder, capsys, flags, message):
     """And leaves no file that somebody takes for a result."""
     assert evaluate(*flags) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
+    lines = [line for line in capsys.readouterr().err.strip().splitlines() if "Loading weights" not in line]
     assert len(lines) == 1, lines
     assert lines[0].startswith("qcrd c2kd: error: ")
     assert message in lines[0]

@@ -14,7 +14,7 @@ from qcrd_trl.recommendation.interactions import read_interactions, read_items
 
 EVENTS = [("u1", "10", 5, 3.5), ("u2", "9", 7, 1.0), ("u1", "10", 6, 4.0)]  # user, item, timestamp, rating
 COLUMNS = ("user_id", "item_id", "timestamp", "rating")
-TITLES = [("9", "Emma"), ("10", 'A "B", c')]
+TITLES = [("9", "Emma"), ("10", '"A" B, c')]
 
 
 def rows_of(found):
@@ -247,7 +247,7 @@ def test_items_of_every_source(tmp_path):
     """In RecBole's files a quotation mark is a character; read as CSV it would swallow the next title."""
     lines = ["item_id:token\tmovie_title:token_seq\tclass:token_seq", *(f"{i}\t{title}\tDrama" for i, title in TITLES)]
     (tmp_path / "x.item").write_text("\n".join(lines) + "\n")
-    (tmp_path / "x.csv").write_text('item,title\n9,Emma\n10,"A ""B"", c"\n')
+    (tmp_path / "x.csv").write_text('item,title\n9,Emma\n10,"""A"" B, c"\n')
     (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"item": int(i), "title": t}) for i, t in TITLES))
     datasets.Dataset.from_dict({"movieId": [9, 10], "name": [t for _, t in TITLES]}).to_parquet(tmp_path / "x.parquet")
     for name in ("x.item", "x.csv", "x.jsonl", "x.parquet"):

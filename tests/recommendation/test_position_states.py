@@ -179,3 +179,33 @@ def test_what_cannot_be_read_is_named():
     model.config.backbone_config.num_hidden_layers = 4
     with pytest.raises(ModelError, match="has no list of its 4 layers"):
         read_positions(model, batch_of(ROWS), [1, 4])
+
+
+@pytest.fixture
+def one_process():
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_under_ddp(one_process):
+    """DDP averages gradients in hooks of its own forward: a model that is called past it trains in each process alone."""
+    seen, grads = [], []
+    for wrap in (lambda model: model, nn.parallel.DistributedDataParallel):
+        model = wrap(item_model().train())
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model.register_comm_hook(seen, note)
+        read = read_positions(model, batch_of(ROWS), [2, 3])
+        (sum(states.square().sum() for states in read.states.values()) + read.logits.square().sum()).backward()
+        grads.append({name: p.grad.clone() for name, p in core_model(model).named_parameters()})
+        assert bool(seen) == isinstance(model, nn.parallel.DistributedDataParallel)
+    assert all(torch.equal(value, grads[1][name]) for name, value in grads[0].items())
+
+
+def note(seen: list, bucket):
+    """What DDP calls with each bucket of gradients that is to be averaged."""
+    seen.append(bucket.index())
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from tensors import LargestTensor
 
 from qcrd_trl.errors import ConfigError, DataError
 from qcrd_trl.recommendation.ranking import candidate_ranks, target_ranks, target_ranks_from_scores
@@ -103,6 +103,17 @@ def test_sums_that_are_equal_only_in_exact_arithmetic_are_ties():
     assert target_ranks(states, weight, targets).tolist() == [22]
 
 
+def test_an_item_of_huge_weights_costs_no_time(monkeypatch):
+    """By a bound for all items, everything would be near to the target then, and compared number by number for hours."""
+    states, weight, targets = problem(users=7)
+    weight[13] *= 1e30
+    expected, exact = by_loop(states, weight, targets), []
+    monkeypatch.setattr("qcrd_trl.recommendation.ranking.math.fsum", lambda numbers: exact.append(numbers))
+    for chunks in CHUNKS:
+        assert target_ranks(states, weight, targets, None, None, *chunks).tolist() == expected
+    assert exact == []
+
+
 def test_a_collapsed_model_ranks_by_index():
     """States of zeros tie all items. The rank is then the index; a rank of 1 would be a model that knows everything."""
     _, weight, _ = problem(items=101)
@@ -170,29 +181,15 @@ def test_candidates_rank_as_the_full_ranking_of_them():
         candidate_ranks(states, weight, candidates, targets)
 
 
-class LargestTensor(TorchDispatchMode):
-    """The numbers of the largest tensor that any operation made."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for one in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(one, torch.Tensor):
-                storage = one.untyped_storage().nbytes() // one.element_size()
-                self.size = max(self.size, min(storage, one.numel()))
-        return made
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_memory_is_bounded_by_the_tile(tied):
     """All scores of 100,000 users and as many items take 80 GB: a copy of them would be found only there."""
-    users, items, width = 300, 500, 2
+    users, items, width = 100, 500, 2
     states, weight, targets = problem(users, items, width)
     weight = torch.zeros_like(weight) if tied else weight
     with LargestTensor() as largest:
         ranks = target_ranks(states, weight, targets, None, histories(users, items), user_chunk=32, item_chunk=50)
-    # States, targets and weights are what was given; all scores would be 150,000.
+    # States, targets and weights are what was given; all scores would be 50,000.
     assert largest.size == max(32 * 50, states.numel(), weight.numel()) == 1600
     assert len(ranks) == users
 

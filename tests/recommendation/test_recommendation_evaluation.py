@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from recommended import small_data
+from tensors import LargestTensor
 from tiny import byte_tokenizer, tiny_llama
 
 from qcrd_trl.errors import ConfigError, ModelError
@@ -99,6 +100,15 @@ def test_some_users_in_their_order():
     some = evaluate_model(model, data, users=[3, 0, 2], progress=False)
     assert some.ranks.tolist() == everybody[[3, 0, 2]].tolist()
     assert some.counts["users"] == 3
+
+
+def test_memory_is_bounded():
+    """Logits of all positions and items, of which one position counts, would be the largest tensor by far."""
+    model = item_model(num_items=300).eval()
+    with LargestTensor() as largest:
+        result = evaluate_model(model, data_of(num_items=300), batch_size=4, item_chunk=10, progress=False)
+    assert largest.size == 300 * 16, "more than the weights; all logits would be 4 * 9 * 300"
+    assert len(result.ranks) == 4
 
 
 @pytest.mark.parametrize("fails", [False, True])
