@@ -184,7 +184,7 @@ def cells(row: dict, clock: str) -> list[list[str]]:
     return [
         [row["teacher"], "no", number(seconds["loaded"]), number(memory["loaded"], ".0f"), "–", "–", "–", "–"],
         [
-            *("", "yes", number(seconds["cached"]), number(memory["cached"], ".0f")),
+            *(row["teacher"], "yes", number(seconds["cached"]), number(memory["cached"], ".0f")),
             *(number(row["build"][clock]), number(row["build"]["mib"], ".0f"), number(pays, ".1f")),
             f"{row['difference']:.1e}",
         ],
