@@ -27,6 +27,14 @@ def is_repo_name(name: str) -> bool:
     return _REPO_NAME.fullmatch(name) is not None
 
 
+def is_path(name: str) -> bool:
+    """Whether a name is a path of some machine, or may be one: not for others to read."""
+    is_like_one = (
+        name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1 or re.match(r"[A-Za-z]:", name)
+    )
+    return bool(is_like_one) or Path(name).expanduser().exists()
+
+
 def student_folder(
     path_or_repo: str | os.PathLike,
     revision: str | None = None,

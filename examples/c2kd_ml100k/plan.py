@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 WORK = "{work}"  # stands for the folder of the comparison, which may be moved
@@ -19,7 +19,7 @@ class Settings:
     Args:
         teacher, student, sasrec (`dict`): configurations of the models, with random weights at the start.
         max_history (`int`): items that anything is predicted from.
-        batch_size (`int`): rows (users) an optimizer step.
+        batch_size, teacher_batch_size (`int`): rows (users) an optimizer step, of students and filters, and of the teacher.
         teacher_epochs, filter_epochs, student_epochs (`int`): passes over all users; of teacher and students the best one by
             NDCG@10 on the validation split is kept.
         teacher_rate, filter_rate, student_rate (`float`): learning rates at their highest.
@@ -38,12 +38,13 @@ class Settings:
     )
     max_history: int = 50
     batch_size: int = 32
+    teacher_batch_size: int = 16
     teacher_epochs: int = 10
     filter_epochs: int = 5
-    student_epochs: int = 25
+    student_epochs: int = 20
     teacher_rate: float = 1e-3
     filter_rate: float = 1e-3
-    student_rate: float = 3e-3
+    student_rate: float = 1e-3
     weight_decay: float = 0.1
     candidate_layers: tuple[int, ...] = (3, 4, 5, 6)
     extra: dict = field(default_factory=dict)
@@ -70,6 +71,7 @@ def quick_settings() -> Settings:
         sasrec={"model_type": "qcrd_sasrec", "hidden_size": 16, "num_hidden_layers": 2},
         max_history=10,
         batch_size=128,
+        teacher_batch_size=128,
         teacher_epochs=2,
         filter_epochs=1,
         student_epochs=2,
@@ -130,6 +132,7 @@ def plan(interactions: str, items: str, settings: Settings, seeds: Sequence[int]
 
 def teacher_part(settings: Settings, seed: int, name: str = "teacher") -> Part:
     """Training of a teacher."""
+    settings = replace(settings, batch_size=settings.teacher_batch_size)
     return _training(
         "teacher",
         name,
@@ -193,5 +196,5 @@ def _common(settings: Settings, seed: int) -> tuple[str, ...]:
     return (
         *("--max_history", str(settings.max_history), "--per_device_train_batch_size", str(settings.batch_size)),
         *("--per_device_eval_batch_size", "128", "--weight_decay", str(settings.weight_decay), "--warmup_steps", "30"),
-        *("--seed", str(seed), "--logging_steps", "30", "--use_cpu", "--report_to", "none", "--disable_tqdm", "true"),
+        *("--seed", str(seed), "--logging_steps", "10", "--use_cpu", "--report_to", "none", "--disable_tqdm", "true"),
     )

@@ -24,12 +24,14 @@ class FilterArguments:
             Id or path of the teacher, as `qcrd c2kd teacher` saves it. May be left out where `teacher_cache` holds its states.
         tokenizer (`str`, *optional*):
             Generative mode: id or path of the tokenizer; the teacher's if left out.
-        prompt_template (`str`, *optional*):
+        prompt_file (`str`, *optional*):
             Generative mode: file with the prompt's template.
         examples_per_user (`int`, *optional*, defaults to `1`):
             Generative mode: training rows a user, the latest targets first.
-        num_users (`int`, *optional*):
-            Generative mode: a sample of so many users, drawn by `seed`.
+        max_users (`int`, *optional*):
+            Generative mode: only so many users, drawn with `user_seed`.
+        user_seed (`int`, *optional*, defaults to `0`):
+            Seed of the draw of users.
         early_stopping_patience (`int`, *optional*):
             Training ends after so many evaluations in a row without a better `metric_for_best_model`.
         resume (`bool`, *optional*, defaults to `False`):
@@ -41,11 +43,10 @@ class FilterArguments:
     dataset: str = field(metadata={"help": "Folder that `qcrd c2kd prepare` wrote."})
     teacher: str | None = field(default=None, metadata={"help": "Id or path of the teacher."})
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer (generative). Default: the teacher's."})
-    prompt_template: str | None = field(
-        default=None, metadata={"help": "File with the prompt's template (generative)."}
-    )
+    prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
-    num_users: int | None = field(default=None, metadata={"help": "A sample of so many users (generative)."})
+    max_users: int | None = field(default=None, metadata={"help": "Only so many users (generative)."})
+    user_seed: int = field(default=0, metadata={"help": "Seed of the draw of users (generative)."})
     early_stopping_patience: int | None = field(
         default=None,
         metadata={"help": "End after so many evaluations in a row without a better metric_for_best_model."},

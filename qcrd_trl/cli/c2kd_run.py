@@ -16,7 +16,6 @@ from ..recommendation.loading import build_recommender
 
 
 RESULTS_FILE = "results.json"
-SASREC = "sasrec"
 
 
 @dataclass
@@ -37,12 +36,14 @@ class RunArguments:
             Item-head mode: width of the embeddings of items, where it is not the backbone's.
         tie_items (`bool`, *optional*):
             Item-head mode: whether the head's weights are the embeddings of the items.
-        prompt_template (`str`, *optional*):
+        prompt_file (`str`, *optional*):
             Generative mode: file with the prompt's template.
         examples_per_user (`int`, *optional*, defaults to `1`):
             Generative mode: training rows a user, the latest targets first.
-        num_users (`int`, *optional*):
-            Generative mode: a sample of so many users, drawn by `seed`, for training and evaluation.
+        max_users (`int`, *optional*):
+            Generative mode: only so many users, drawn with `user_seed`, for training and evaluation.
+        user_seed (`int`, *optional*, defaults to `0`):
+            Seed of the draw of users.
         max_new_tokens (`int`, *optional*):
             Generative mode: longest title that is written in the evaluation at the end; the longest candidate's length if left
             out.
@@ -64,11 +65,10 @@ class RunArguments:
     item_init: str = field(default="random", metadata={"help": "New embeddings of items: random or titles."})
     item_size: int | None = field(default=None, metadata={"help": "Width of the embeddings of items."})
     tie_items: bool | None = field(default=None, metadata={"help": "Tie the head to the embeddings of items."})
-    prompt_template: str | None = field(
-        default=None, metadata={"help": "File with the prompt's template (generative)."}
-    )
+    prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
-    num_users: int | None = field(default=None, metadata={"help": "A sample of so many users (generative)."})
+    max_users: int | None = field(default=None, metadata={"help": "Only so many users (generative)."})
+    user_seed: int = field(default=0, metadata={"help": "Seed of the draw of users (generative)."})
     max_new_tokens: int | None = field(
         default=None,
         metadata={"help": "Longest title that is written (generative). Default: the longest candidate's."},
@@ -192,8 +192,8 @@ def open_data(dataset: str, args: Any) -> RecommendationData:
 def rows_of(script: RunArguments, args: Any, data: RecommendationData, tokenizer: Any, split: str):
     """Rows of a split, `"train"`, `"validation"` or `"test"`, in the task mode's form."""
     if args.task_mode == "item_head":
-        if script.num_users is not None or script.prompt_template is not None:
-            raise ConfigError("--num_users and --prompt_template are for --task_mode generative: leave them out.")
+        if script.max_users is not None or script.prompt_file is not None:
+            raise ConfigError("--max_users and --prompt_file are for --task_mode generative: leave them out.")
         if split == "train":
             return train_rows(data, args.max_history)
         return eval_rows(data, split, args.max_history)
@@ -207,7 +207,7 @@ def rows_of(script: RunArguments, args: Any, data: RecommendationData, tokenizer
         examples_per_user=script.examples_per_user,
         seed=args.seed,
         form=form,
-        users=None if script.num_users is None else sample_users(data, script.num_users, args.seed),
+        users=None if script.max_users is None else sample_users(data, script.max_users, script.user_seed),
     )
 
 
@@ -217,7 +217,7 @@ def prompt_form(script: Any, args: Any, tokenizer: Any):
 
     limits = {} if args.max_history is None else {"max_history": args.max_history}
     chat = bool(getattr(tokenizer, "chat_template", None))
-    return load_prompt_form(script.prompt_template, chat=chat, max_length=args.max_length, **limits)
+    return load_prompt_form(script.prompt_file, chat=chat, max_length=args.max_length, **limits)
 
 
 def callbacks_of(script: Any, args: Any) -> list[EarlyStoppingCallback]:

@@ -2,30 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from trl import ModelConfig
 
-from ..errors import ConfigError
-from ..trainer.c2kd_config import C2KDConfig
+from .c2kd_configs import TeacherConfig
 from .c2kd_run import RunArguments
 from .c2kd_train import run
 from .common import parse_arguments
-
-
-@dataclass
-class TeacherConfig(C2KDConfig):
-    """[`C2KDConfig`] with `method="none"`: a teacher has no teacher."""
-
-    method: str = field(default="none", metadata={"help": "none: a teacher learns the task alone."})
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.uses_teacher:
-            raise ConfigError(
-                "A teacher learns the task alone: leave --method, --feature_distillation and --logit_distillation out, or train a "
-                "student of another teacher by `qcrd c2kd train`."
-            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

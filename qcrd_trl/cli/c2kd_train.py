@@ -8,13 +8,12 @@ from typing import Any
 
 from trl import ModelConfig
 
-from ..errors import ConfigError
 from ..recommendation.folder import RecommendationData
 from ..trainer.c2kd_config import C2KDConfig
 from ..trainer.c2kd_trainer import C2KDTrainer
+from .c2kd_configs import SASREC, StudentConfig
 from .c2kd_run import (
     RESULTS_FILE,
-    SASREC,
     RunArguments,
     build_model,
     callbacks_of,
@@ -44,19 +43,6 @@ class StudentArguments(RunArguments):
     """
 
     teacher: str | None = field(default=None, metadata={"help": "Id or path of the teacher."})
-
-
-@dataclass
-class StudentConfig(C2KDConfig):
-    """[`C2KDConfig`], with one more method: `"sasrec"`, a SASRec that learns the task alone."""
-
-    def __post_init__(self):
-        self.is_sasrec = self.method == SASREC
-        if self.is_sasrec:
-            self.method = "none"
-            if self.task_mode != "item_head":
-                raise ConfigError(f"--method sasrec is for --task_mode item_head, got {self.task_mode!r}.")
-        super().__post_init__()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,10 +126,10 @@ def test_results(
     from ..recommendation.results import results_of
 
     users = None
-    if script.num_users is not None:
+    if script.max_users is not None:
         from ..recommendation.prompts import sample_users
 
-        users = sample_users(data, script.num_users, args.seed)
+        users = sample_users(data, script.max_users, script.user_seed)
     result = evaluate_model(
         trainer.accelerator.unwrap_model(trainer.model),
         data,

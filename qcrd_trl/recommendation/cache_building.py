@@ -25,6 +25,7 @@ from .cache_files import (
     CacheFormat,
     ShardWriter,
     all_locked,
+    is_clean,
     is_full,
     mend,
     read_records,
@@ -122,7 +123,8 @@ def build_cache(
         mine = batches[accelerator.process_index :: accelerator.num_processes]
         shows = progress and accelerator.process_index == 0
         logger.info("The teacher cache %s grows by %d rows and %s.", folder, len(todo), size_text(need))
-        together(accelerator, lambda: _compute(teacher, rows, collator, mine, folder, form, accelerator, shows))
+        title = f"Caching the teacher's states ({size_text(need)})" if shows else None
+        together(accelerator, lambda: _compute(teacher, rows, collator, mine, folder, form, accelerator, title))
     return CacheReport(number, len(todo), need if todo else 0)
 
 
@@ -148,9 +150,10 @@ def _prepared(folder: Path, teacher: LiveTeacher) -> CacheFormat:
     if (folder / FORMAT_NAME).exists():
         found = CacheFormat.read(folder)
         _check_same(folder, replace(found, head_sha256=""), form)
-        with all_locked(folder) as numbers:
-            for shard in numbers:
-                mend(folder, shard, found)
+        if not all(is_clean(folder, shard, found) for shard in shards(folder)):
+            with all_locked(folder) as numbers:
+                for shard in numbers:
+                    mend(folder, shard, found)
         return found
     if folder.is_dir() and any(folder.iterdir()) and not _is_begun(folder):
         raise ConfigError(f"{str(folder)!r} is not empty and holds no teacher cache: give a folder of its own.")
@@ -234,15 +237,15 @@ def _compute(
     folder: Path,
     form: CacheFormat,
     accelerator: Any,
-    progress: bool,
+    title: str | None,
 ) -> None:
-    """Computes and appends this process's batches."""
+    """Computes and appends this process's batches, with a progress bar if it is given a title."""
     written = 0
     total = sum(len(batch) for batch in batches)
     try:
         with (
             ShardWriter(folder, accelerator.process_index, form) as shard,
-            tqdm(total=total, desc="Caching the teacher's states", unit="row", disable=not progress) as bar,
+            tqdm(total=total, desc=title, unit="row", disable=title is None) as bar,
         ):
             for batch in batches:
                 states = _stored(teacher, collator([rows[row.place] for row in batch]), form)

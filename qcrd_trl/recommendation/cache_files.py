@@ -303,6 +303,16 @@ def mend(folder: Path, shard: int, form: CacheFormat) -> None:
     _open_mark(folder, shard).unlink(missing_ok=True)
 
 
+def is_clean(folder: Path, shard: int, form: CacheFormat) -> bool:
+    """Whether a shard's writer ended by itself, and its files have the sizes that belong together. No lock is needed."""
+    records, states = read_records(folder, shard), states_path(folder, shard)
+    return (
+        not _open_mark(folder, shard).exists()
+        and index_path(folder, shard).stat().st_size == len(records) * RECORD.itemsize
+        and (states.stat().st_size if states.exists() else 0) == int(records["count"].sum()) * form.position_bytes
+    )
+
+
 def lock_of(folder: Path, shard: int) -> FileLock:
     """The lock of a shard."""
     return FileLock(folder / f"index-{shard:05d}.lock")

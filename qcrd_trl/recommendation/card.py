@@ -11,8 +11,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from ..files import whole_file
 from ..hub import CARD_FILE
 from ..markdown import code, one_line, plain
-from ..model_card import is_path, package_versions
-from ..repositories import is_repo_name
+from ..repositories import is_path, is_repo_name
+from ..versions import package_versions
 
 
 TEMPLATE = Path(__file__).parents[1] / "templates" / "recommender_card.md"
@@ -63,7 +63,7 @@ class RecommenderFacts:
         datasets (`Sequence[str]`, *optional*):
             Names of the data.
         counts (`Mapping[str, int]`, *optional*):
-            `users`, `items`, `events` of the data, and `train_events`, what is left of them for training.
+            `users`, `items`, `events` of the data, and `train_events`, those of them that training reads.
         history (`Sequence[str]`, *optional*):
             Ids of items that the snippet asks with.
         settings (`Mapping[str, Any]`, *optional*):
@@ -199,13 +199,13 @@ def _metadata(
 
 def _summary(facts: RecommenderFacts, base: str | None, teacher: str | None, names: Sequence[str]) -> str:
     kind = {"item_head": "scores every item as the next one", "generative": "writes the title of the next item"}
-    what = "adapter that" if facts.is_adapter else "model that"
+    what = "an adapter that" if facts.is_adapter else "a model that"
     on = f", from [{base}](https://huggingface.co/{base})" if base else ""
     of = f", of the teacher [{teacher}](https://huggingface.co/{teacher})" if teacher else ""
     sets = ", ".join(f"[{n}](https://huggingface.co/datasets/{n})" if is_repo_name(n) else code(n) for n in names)
     method = _METHODS.get(facts.method, f"the method {code(facts.method)}")
     return (
-        f"A sequential recommender: a {what} {kind[facts.task_mode]}, given what a user met so far. Trained{on} by {method}{of}"
+        f"A sequential recommender: {what} {kind[facts.task_mode]}, given what a user met so far. Trained{on} by {method}{of}"
         f"{f', on {sets}' if sets else ''}, with `qcrd_trl`, an extension of [TRL](https://github.com/huggingface/trl)."
     )
 
@@ -214,7 +214,7 @@ def _data(facts: RecommenderFacts) -> str:
     counts = facts.counts
     if not counts:
         return "How much data it was trained on is not recorded."
-    trained = f", of which {counts['train_events']:,} are for training" if "train_events" in counts else ""
+    trained = f", of which training reads {counts['train_events']:,}" if "train_events" in counts else ""
     return (
         f"{counts['users']:,} users, {counts['items']:,} items and {counts['events']:,} events{trained}. Leave-one-out: the last "
         "event of each user is for the test, the one before it for validation."

@@ -13,7 +13,7 @@ from ..errors import ConfigError, ModelError, TrainingError
 from ..losses import LogitForm
 from ..models import base_model, keep_cpu_gradients
 from .layer_filters import check_layers
-from .states import head_of, hidden_size, label_positions, num_layers, read_positions
+from .states import head_of, hidden_size, num_layers, read_positions
 
 
 TEACHER_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -211,12 +211,10 @@ class TeacherHead(nn.Module):
 
 def logit_form(model: nn.Module) -> LogitForm:
     """What a teacher's configuration says of its logits: a factor (Cohere, Granite) and a cap (Gemma 2)."""
-    model = base_model(model)
-    config = model.config
-    config = getattr(config, "backbone_config", None) or config
-    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    if hasattr(model.config, "backbone_config"):
+    config = base_model(model).config
+    if hasattr(config, "backbone_config"):
         return LogitForm()  # an item-head model scores by its head alone
+    config = config.get_text_config(decoder=True)
     scale = 1.0
     if getattr(config, "logits_scaling", None):
         scale = 1.0 / config.logits_scaling
@@ -299,7 +297,6 @@ __all__ = [
     "TeacherHead",
     "TeacherStates",
     "dtype_name",
-    "label_positions",
     "logit_form",
     "state_dtype",
     "teacher_fingerprint",

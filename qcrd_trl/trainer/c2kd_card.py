@@ -6,6 +6,7 @@ from typing import Any
 
 from peft import PeftModel
 
+from ..hub import left_out
 from ..recommendation.card import RecommenderFacts, write_recommender_card
 from ..recommendation.folder import RecommendationData
 from ..recommendation.prompt_form import RecommendationPrompt
@@ -64,16 +65,18 @@ class RecommenderCardTrainer(HubTrainer):
         self._items = ItemNames(data.item_ids, data.titles, self.args.max_history)
         self._method, self._dataset_name, self._teacher_name = method, dataset_name, teacher_name
         lengths = [len(items) for items in data.sequences]
+        is_cut = self.args.task_mode == "item_head" and self.args.max_history is not None
+        most = self.args.max_history + 1 if is_cut else max(lengths)
         self._counts = {
             "users": len(lengths),
             "items": data.num_items,
             "events": sum(lengths),
-            "train_events": sum(lengths) - 2 * len(lengths),
+            "train_events": sum(min(length - 2, most) for length in lengths),
         }
 
     def _left_out_of_pushes(self, is_checkpoint: bool) -> list[str]:
-        # The card of an adapter's checkpoint names its base's path; a run's results name users nowhere, and may go.
-        return ["*README.md"] if is_checkpoint else []
+        # A checkpoint goes whole, to be resumed from; the card of an adapter in it names its base's path.
+        return ["*README.md"] if is_checkpoint else left_out()
 
     def _write_beside(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -272,6 +272,10 @@ class C2KDConfig(TrainingArguments):
             )
         if self.teacher_cache is not None and not self.uses_teacher:
             raise ConfigError(f"teacher_cache does nothing here: method={self.method!r} has no teacher. Leave it out.")
+        if self.label_smoothing_factor:
+            raise ConfigError(
+                f"label_smoothing_factor={self.label_smoothing_factor} has no part in the loss of C2KDTrainer. Leave it out."
+            )
         if self.trains_heads and self.save_only_model and self.load_best_model_at_end:
             raise ConfigError(
                 "save_only_model=True leaves out what is trained outside the student, which load_best_model_at_end needs: set one "

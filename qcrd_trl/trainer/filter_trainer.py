@@ -136,6 +136,10 @@ class LayerFilterTrainer(ResumableTrainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ConfigError(
+                "FSDP and DeepSpeed are not supported: the filters are small, start the script with plain DDP."
+            )
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]

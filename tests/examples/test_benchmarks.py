@@ -217,3 +217,22 @@ def test_ranking(monkeypatch, tmp_path, capsys):
     assert figures["on_paper"]["mib_all_scores"] == 40_000_000_000 / 2**20
     assert "QUICK run" in printed
     assert figures["machine"].keys() >= MACHINE
+
+
+@pytest.mark.slow
+def test_teacher_cache(monkeypatch, tmp_path, capsys):
+    """A run that reads the teacher where it says the cache, or the same figure twice, would be printed all the same."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for module in ("measuring", "teacher_cache"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    file = tmp_path / "figures.json"
+    importlib.import_module("teacher_cache").main(["--quick", "--json", str(file)])
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert figures["machine"].keys() >= MACHINE
+    (row,) = figures["rows"]
+    for form in ("loaded", "cached"):
+        (run,) = row["runs"][form]
+        assert positive(run["wall"], run["cpu"], run["mib"])
+    assert positive(row["build"]["wall"], row["build"]["mib"], row["parameters"])
+    assert 0 <= row["difference"] < 1e-3
+    assert len(table_of(capsys.readouterr().out)) == 2

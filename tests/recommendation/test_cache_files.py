@@ -170,6 +170,8 @@ def test_another_process_that_builds_is_told_of(tmp_path, whole, rows):
     with FileLock(folder / "index-00000.lock"), pytest.raises(ConfigError, match="Another process is building"):
         build_cache(live, tokenized(item_rows(9, (6,))), collator(), folder, progress=False)
     assert len(CachedTeacher(folder)) == 8
+    with FileLock(folder / "index-00000.lock"):  # runs that only read a finished cache are in nobody's way
+        assert build_cache(live, rows, collator(), folder, progress=False).added == 0
 
 
 def test_a_cache_can_be_copied_and_moved(tmp_path, whole, rows):
@@ -191,7 +193,7 @@ def test_rows_of_several_shards_are_one_cache(tmp_path, whole, rows):
         process_index, num_processes = 1, 2
 
     batches = [todo[start : start + 2] for start in range(0, 8, 2)]
-    cache_building._compute(live, rows, collator(), batches[1::2], folder, form, Rank, False)
+    cache_building._compute(live, rows, collator(), batches[1::2], folder, form, Rank, None)
     assert len(CachedTeacher(folder)) == 4
     again, added = go_on(folder, rows)
     assert (added, torch.equal(again, expected)) == (4, True)

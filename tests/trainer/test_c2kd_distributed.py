@@ -9,7 +9,7 @@ import pytest
 import torch
 from c2kd_runs import c2kd_logs, c2kd_trainer, filters_of, item_model, item_rows, record_c2kd, teacher_model
 from datasets import Dataset
-from running import largest_difference, weights
+from running import largest_difference, lora, weights
 
 from qcrd_trl.recommendation.layer_filters import LayerFilters
 from qcrd_trl.recommendation.teacher_states import LiveTeacher
@@ -26,6 +26,7 @@ CASES = {
     "logit_kd": (8, {"max_steps": 2, "method": "logit_kd"}),
     "blockwise": (8, {"max_steps": 2, "method": "blockwise"}),
     "cached": (8, {"max_steps": 2}),
+    "adapter": (8, {"max_steps": 2}),
 }
 
 
@@ -34,8 +35,16 @@ def run(name: str, folder: Path, processes: int) -> dict:
     batch_size, overrides = CASES[name]
     cached = {"teacher_cache": str(folder / "cache")} if name == "cached" else {}
     parts = {"teacher_model": teacher_model()} if cached else {}
+    model = None
+    if name == "adapter":
+        model = str(folder / "base")
+        if processes == 1:
+            item_model().save_pretrained(model)
+        parts["peft_config"] = lora(init_lora_weights=False)
+        torch.manual_seed(1)
     trainer = c2kd_trainer(
         folder / name,
+        model,
         rows=item_rows(16),
         parts={"eval_dataset": Dataset.from_list(item_rows(7, 3)), **parts},  # 7: one row comes twice to two processes
         per_device_train_batch_size=batch_size // processes,
@@ -63,6 +72,7 @@ def run(name: str, folder: Path, processes: int) -> dict:
 def both(tmp_path_factory):
     """Every case by two processes: a list of what each process computed."""
     folder = tmp_path_factory.mktemp("c2kd_distributed")
+    item_model().save_pretrained(folder / "base")
     tests = Path(__file__).resolve().parents[1]
     path = os.pathsep.join([str(tests), str(tests.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -86,17 +96,18 @@ def test_two_processes_equal_one(tmp_path, both, name):
     assert one["world_size"] == 1
     assert len(one["gradients"]) == 2
     for here, there, other in zip(one["gradients"], first["gradients"], second["gradients"], strict=True):
-        assert max(grad.abs().max() for grad in here.values()) > 1e-2
-        assert largest_difference(here, there) < 3e-6
+        largest = max(grad.abs().max() for grad in here.values())
+        assert largest > 1e-2
+        assert largest_difference(here, there) < 3e-6 * max(largest, 1)  # float32 has 7 digits
         assert largest_difference(there, other) == 0
-    assert largest_difference(one["weights"], first["weights"]) < 2e-6
+    assert largest_difference(one["weights"], first["weights"]) < 3e-6
     assert largest_difference(first["weights"], second["weights"]) == 0
     if one["heads"]:
         assert largest_difference(one["heads"], first["heads"]) < 2e-6
         assert largest_difference(first["heads"], second["heads"]) == 0
     assert bool(one["heads"]) == (name not in ("none", "logit_kd"))
     for mine, theirs in zip(one["logged"], first["logged"], strict=True):
-        assert mine == pytest.approx(theirs, abs=1e-5)
+        assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-5)
     for result in (first, second):
         assert one["metrics"] == pytest.approx(result["metrics"], abs=1e-6)
         assert one["router"] == pytest.approx(result["router"])
@@ -109,7 +120,7 @@ def test_one_process_saves(both):
     folder, _ = both
     for name in CASES:
         names = {path.name for path in (folder / name).iterdir()}
-        assert {"model.safetensors", "config.json"} <= names
+        assert {"adapter_model.safetensors" if name == "adapter" else "model.safetensors", "config.json"} <= names
         assert not any("heads" in file for file in names)
 
 

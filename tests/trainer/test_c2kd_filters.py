@@ -174,7 +174,7 @@ def test_a_cache_that_lacks_rows_is_told_at_once(tmp_path):
         filter_trainer(tmp_path / "b", None, rows=item_rows(12), teacher_cache=str(tmp_path / "cache"))
     with pytest.raises(ConfigError, match="is of another teacher"):
         filter_trainer(tmp_path / "b", item_teacher(1), teacher_cache=str(tmp_path / "cache"))
-    with pytest.raises(ConfigError, match="teacher_dtype is 'float32', and the teacher cache .* has float16"):
+    with pytest.raises(ConfigError, match=r"teacher_dtype is 'float32', and the teacher cache .* has float16"):
         filter_trainer(tmp_path / "b", None, teacher_cache=str(tmp_path / "cache"), teacher_dtype="float32")
 
 
@@ -208,7 +208,9 @@ def test_generative_mode(tmp_path):
     assert moved(before, weights(trainer.model)) == set(before)
     assert trainer.evaluate()["eval_loss/layer_4"] > 0
     with pytest.raises(ConfigError, match="Generative mode needs `processing_class`"):
-        LayerFilterTrainer(text_teacher(), filter_config(tmp_path, task_mode="generative"), Dataset.from_list(text_rows()))
+        LayerFilterTrainer(
+            text_teacher(), filter_config(tmp_path, task_mode="generative"), Dataset.from_list(text_rows())
+        )
     with pytest.raises(ModelError, match="they are not of one model"):
         LayerFilterTrainer(
             *(text_teacher(vocab_size=20), filter_config(tmp_path, task_mode="generative")),
@@ -236,7 +238,9 @@ def test_a_teacher_in_4_bit_by_its_path(tmp_path):
     from transformers import BitsAndBytesConfig
 
     item_teacher(hidden_size=64, intermediate_size=128).save_pretrained(tmp_path / "teacher")
-    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )
     try:
         trainer = filter_trainer(
             *(tmp_path / "out", str(tmp_path / "teacher")), parts={"quantization_config": quantization}, max_steps=2
@@ -259,7 +263,9 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path):
     trainer = filter_trainer(tmp_path)
     with torch.no_grad():
         trainer.layer_filters.head.weight[0, 0] = float("nan")
-    with pytest.raises(TrainingError, match=r"A loss of the layer filters is not finite at step 0.*2: nan.*Lower the learning"):
+    with pytest.raises(
+        TrainingError, match=r"A loss of the layer filters is not finite at step 0.*2: nan.*Lower the learning"
+    ):
         trainer.train()
     with pytest.raises(TrainingError, match="not finite"):
         trainer.evaluate(trainer.train_dataset)
@@ -290,6 +296,20 @@ def test_what_is_missing_or_does_not_fit(tmp_path):
         filter_trainer(tmp_path, parts={"layer_filters": LayerFilters.identity([2], 16, 12)}, student_size=None)
 
 
+@pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])
+def test_sharded_training_is_refused(tmp_path, monkeypatch, flag):
+    """Filters that are split up would be saved in part."""
+    create = LayerFilterTrainer.create_accelerator_and_postprocess
+
+    def sharded(self):
+        create(self)
+        setattr(self, flag, True)
+
+    monkeypatch.setattr(LayerFilterTrainer, "create_accelerator_and_postprocess", sharded)
+    with pytest.raises(ConfigError, match="FSDP and DeepSpeed are not supported"):
+        filter_trainer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -315,9 +335,7 @@ def test_filters_can_be_trained_further(tmp_path):
     first = filter_trainer(tmp_path / "a", filter_form="linear")
     first.save_model()
     loaded = LayerFilters.from_pretrained(tmp_path / "a").freeze()
-    trainer = filter_trainer(
-        tmp_path / "b", parts={"layer_filters": loaded}, student_size=None, candidate_layers=None
-    )
+    trainer = filter_trainer(tmp_path / "b", parts={"layer_filters": loaded}, student_size=None, candidate_layers=None)
     before = weights(trainer.model)
     trainer.train()
     assert moved(before, weights(trainer.model)) == set(before)

@@ -69,7 +69,9 @@ def fail_on_one(folder: Path) -> str:
 
         cache_files._write = full
     try:
-        filter_trainer(folder / "full", teacher_cache=str(folder / "full-cache"), teacher_batch_size=2, ddp_timeout=LIMIT_S)
+        filter_trainer(
+            folder / "full", teacher_cache=str(folder / "full-cache"), teacher_batch_size=2, ddp_timeout=LIMIT_S
+        )
     except TrainingError as err:
         return str(err)
     return "nothing"

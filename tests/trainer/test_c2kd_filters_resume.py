@@ -115,7 +115,11 @@ def test_the_best_filters_are_loaded_in_the_end(tmp_path):
     """The weights of the last step under the best one's name."""
     shape = {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 3.0, "max_grad_norm": 0.0, "max_steps": 6}
     trainer = made(
-        tmp_path / "run", **shape, load_best_model_at_end=True, metric_for_best_model="eval_loss", greater_is_better=False
+        tmp_path / "run",
+        **shape,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
     )
     trainer.train()
     losses = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}

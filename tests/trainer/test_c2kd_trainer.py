@@ -346,6 +346,37 @@ def test_teacher_states_given_by_hand_are_used(tmp_path):
     assert c2kd_trainer(tmp_path, method="blockwise").teacher.layers == (2, 4)
 
 
+@pytest.mark.parametrize(
+    "student",
+    [
+        {"model_type": "qcrd_sasrec", "hidden_size": 8, "max_position_embeddings": 16},
+        {"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16},
+        {
+            "model_type": "qwen2",
+            "hidden_size": 8,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
+    ],
+    ids=lambda settings: settings["model_type"],
+)
+@pytest.mark.parametrize("method", ["none", "c2kd", "blockwise"])
+def test_any_backbone_is_trained(tmp_path, student, method):
+    """Layers that are found by their names in one family have no gradient, or none at all, in another."""
+    trainer = c2kd_trainer(tmp_path, student, method=method, num_items=NUM_ITEMS, max_steps=2, learning_rate=0.3)
+    before = weights(trainer.model)
+    noted = record_c2kd(trainer)
+    trainer.train()
+    assert {name for name, p in trainer.model.named_parameters()} <= moved(before, weights(trainer.model)) | {
+        name
+        for name in before
+        if name.endswith(".bias")  # of keys: a softmax does not see it
+    }
+    assert all(math.isfinite(value.abs().max()) for value in noted[0].values())
+    assert c2kd_logs(trainer)[1]["loss"] < c2kd_logs(trainer)[0]["loss"]
+
+
 def test_a_seed_repeats_a_run(tmp_path):
     """Heads drawn from the run's own random state would change it, and two runs with dropout would differ."""
     logs = []
