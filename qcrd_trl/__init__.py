@@ -12,6 +12,8 @@ _NAMES = {
     "AccuracyCallback": "qcrd_trl.evaluation_callback",
     "AnswerAccuracy": "qcrd_trl.answer_metrics",
     "AnswerAgreement": "qcrd_trl.answer_metrics",
+    "C2KDConfig": "qcrd_trl.trainer.c2kd_config",
+    "C2KDTrainer": "qcrd_trl.trainer.c2kd_trainer",
     "DataCollatorForQCRD": "qcrd_trl.data.collator",
     "QCRDConfig": "qcrd_trl.trainer.qcrd_config",
     "QCRDError": "qcrd_trl.errors",
@@ -31,6 +33,8 @@ __all__ = [
     "AccuracyCallback",
     "AnswerAccuracy",
     "AnswerAgreement",
+    "C2KDConfig",
+    "C2KDTrainer",
     "DataCollatorForQCRD",
     "QCRDConfig",
     "QCRDError",
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
     from .rationale_scorer import RationaleScorer
     from .sampling.self_consistency import select_rationales
     from .student import RationaleStudent
+    from .trainer.c2kd_config import C2KDConfig
+    from .trainer.c2kd_trainer import C2KDTrainer
     from .trainer.qcrd_config import QCRDConfig
     from .trainer.qcrd_trainer import QCRDTrainer
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from .errors import DataError
 from .files import whole_file
 from .hub import CARD_FILE
 from .markdown import code, one_line, plain
-from .repositories import is_repo_name
+from .repositories import is_path, is_repo_name
+from .versions import package_versions
 
 
 TAGS = ("qcrd", "trl", "distillation", "generated_from_trainer")
@@ -139,7 +139,7 @@ def model_card(facts: CardFacts, pictures: Mapping[str, str] | None = None) -> M
         has_discriminator=facts.has_discriminator,
         training=_training(facts),
         settings=[(code(name), _cell(value)) for name, value in facts.settings.items() if value is not None],
-        versions=_versions(),
+        versions=package_versions(),
         citations=[_QCRD] + [_DSS] * facts.preset.startswith("dss"),
     )
     return ModelCard(content.rstrip() + "\n")
@@ -234,28 +234,10 @@ def _training(facts: CardFacts) -> str:
     return " ".join(lines)
 
 
-def _versions() -> str:
-    known = []
-    for name in ("qcrd_trl", "trl", "transformers", "peft", "torch", "datasets"):
-        try:
-            known.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return f"Versions: {', '.join(known)}."
-
-
 def _save(card: ModelCard, folder: Path) -> Path:
     with whole_file(folder / CARD_FILE) as aside:
         aside.write_text(str(card), encoding="utf-8", errors="replace")
     return folder / CARD_FILE
-
-
-def is_path(name: str) -> bool:
-    """Whether a name is a path of some machine, or may be one: not for others to read."""
-    is_like_one = (
-        name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1 or re.match(r"[A-Za-z]:", name)
-    )
-    return bool(is_like_one) or Path(name).expanduser().exists()
 
 
 def _repo(name: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,9 @@ def prepare_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizer
     return tokenizer
 
 
-def prepare_student(model: PreTrainedModel | PeftModel, args: Any, peft_config: Any = None) -> nn.Module:
+def prepare_student(
+    model: PreTrainedModel | PeftModel, args: Any, peft_config: Any = None, wrap: Callable = get_peft_model
+) -> nn.Module:
     """
     Checks a student and gives it the adapter it is trained by.
 
@@ -166,6 +169,8 @@ def prepare_student(model: PreTrainedModel | PeftModel, args: Any, peft_config: 
             Training arguments: `gradient_checkpointing` and its keyword arguments are read.
         peft_config ([`~peft.PeftConfig`], *optional*):
             Adapter to add; full fine-tuning if left out.
+        wrap (`Callable`, *optional*, defaults to [`~peft.get_peft_model`]):
+            What adds it: a function of the model and `peft_config`.
 
     Raises:
         [`ModelError`]: if the model cannot be trained as it is.
@@ -199,7 +204,7 @@ def prepare_student(model: PreTrainedModel | PeftModel, args: Any, peft_config: 
             raise ConfigError(
                 "Prompt learning shifts the positions of a row: use LoRA or another adapter in the layers."
             )
-        model = get_peft_model(model, peft_config)
+        model = wrap(model, peft_config)
     if isinstance(model, PeftModel) and args.gradient_checkpointing:
         # Otherwise no input of a checkpointed layer requires grad, and the adapter silently gets none.
         model.enable_input_require_grads()

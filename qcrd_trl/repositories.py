@@ -16,9 +16,23 @@ _MORE = re.compile(r" For more information check: \S+")
 _REPO_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
 
 
+def shown_name(source: str) -> str:
+    """A model or dataset as it may be told to others: its name, and of a path on this machine only the last part."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.exists() else source
+
+
 def is_repo_name(name: str) -> bool:
     """Whether a text may be the name of a repository: `USER/NAME`, or the name alone."""
     return _REPO_NAME.fullmatch(name) is not None
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is a path of some machine, or may be one: not for others to read."""
+    is_like_one = (
+        name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1 or re.match(r"[A-Za-z]:", name)
+    )
+    return bool(is_like_one) or Path(name).expanduser().exists()
 
 
 def student_folder(

@@ -24,6 +24,7 @@ PICTURES = (
     "quality.png",
     "accuracy.png",
     "selection.png",
+    "router.png",
 )  # what is drawn of a run, where there is something
 _FORMAT = 1
 

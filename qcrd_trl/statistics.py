@@ -110,11 +110,11 @@ def sign_flip_p(first: Sequence[float], second: Sequence[float], seed: int = 0) 
         seed (`int`, *optional*, defaults to `0`): of the resamples.
 
     Returns:
-        `float`: two-sided, in (0, 1]; 1 where all differences are 0.
+        `float`: two-sided, in (0, 1]; 1 where no question or just one has a difference.
     """
     differences = _differences(first, second)
     differences = differences[differences != 0]  # exchanging equal values changes nothing
-    if len(differences) == 0:
+    if len(differences) < 2:  # a single one is as large whichever way it is exchanged, and SciPy wants two
         return 1.0
     test = permutation_test(
         (differences, np.zeros_like(differences)),

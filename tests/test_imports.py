@@ -109,7 +109,17 @@ RULES = [
         (*HEAVY, "numpy", "scipy"),
     ),
     ((".run_log",), (*(HEAVY - {"safetensors"}), "numpy", "scipy", ".trainer", ".callbacks", ".cli")),
-    ((".losses",), (*(HEAVY - {"torch"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks")),
+    (
+        (".losses",),
+        (
+            *(HEAVY - {"torch"}),
+            *(".data", ".sampling", ".recommendation"),
+            ".trainer",
+            ".models",
+            ".cli",
+            ".callbacks",
+        ),
+    ),
     (
         (".discriminator",),
         (*(HEAVY - {"torch", "safetensors"}), ".data", ".sampling", ".trainer", ".models", ".cli", ".callbacks"),
@@ -160,11 +170,34 @@ RULES = [
     ),
     ((".rationale_scorer",), (".trainer", ".sampling", ".callbacks", ".cli", ".demo")),
     ((".scorer_training",), (".trainer", ".callbacks", ".cli", ".demo")),
+    ((".recommendation",), (".trainer", ".cli", ".callbacks", ".sampling", ".demo")),
+    # The loss of C2KD and its settings know no report, no card and no sampling.
+    (
+        tuple(f".trainer.{name}" for name in ("c2kd_config", "c2kd_heads", "c2kd_objective", "c2kd_setup")),
+        (".sampling", ".callbacks", ".evaluation", ".report_callback", ".snapshots", ".trainer.qcrd_config", ".cli"),
+    ),
+    (
+        tuple(
+            f".recommendation.{name}"
+            for name in ("candidates", "columns", "interactions", "leave_one_out", "preparing", "sequences")
+        ),
+        tuple(HEAVY - {"datasets"}),
+    ),
+    # What reads results, or ranks by popularity, needs no model.
+    (
+        tuple(
+            f".recommendation.{name}" for name in ("outcome", "popularity", "ranking_metrics", "results", "selection")
+        ),
+        tuple(HEAVY - {"safetensors"}),
+    ),
     ((".statistics",), (*HEAVY, ".evaluation", ".cli", ".trainer")),
     ((".answers", ".records", ".metrics", ".answer_metrics", ".demo", ".files", ".negative_options"), (".cli",)),
 ]
 # What the trainer attaches callbacks for, it does not do itself.
-DIRECT = {".trainer.qcrd_trainer": (".evaluation", ".sampling")}
+DIRECT = {
+    ".trainer.qcrd_trainer": (".evaluation", ".sampling"),
+    ".trainer.c2kd_trainer": (".evaluation", ".sampling", ".callbacks", ".trainer.qcrd_trainer"),
+}
 
 
 def full(name: str) -> str:
@@ -229,6 +262,10 @@ def test_answers_need_only_the_standard_library():
         ("trainer.qcrd_trainer", "from ..evaluation import evaluate_student"),
         ("trainer.qcrd_trainer", "from ..sampling.generate import generate_completions"),
         ("trainer.rows", "from ..evaluation_callback import AccuracyCallback"),
+        ("losses.c2kd", "from ..recommendation.states import label_positions"),
+        ("recommendation.states", "from ..trainer.meter import Meter"),
+        ("trainer.c2kd_objective", "from ..report_callback import RunReportCallback"),
+        ("trainer.c2kd_trainer", "from .qcrd_trainer import QCRDTrainer"),
         ("evaluation_callback", "from .trainer.qcrd_trainer import QCRDTrainer"),
         ("statistics", "from .evaluation import outcome"),
         ("trainer.qcrd_trainer", "from ..cli import common"),

@@ -66,6 +66,11 @@ def test_the_sign_flip_test_of_means_by_hand():
     assert sign_flip_p([0.5, 1.0], [0.5, 1.0]) == 1.0
 
 
+def test_a_single_difference_says_nothing():
+    """It is as large whichever way it is exchanged; SciPy refuses it, and a comparison of two seeds ended in a traceback."""
+    assert sign_flip_p([0.0, 0.5, 0.3], [1.0, 0.5, 0.3]) == mcnemar_p(0, 1) == 1.0
+
+
 def test_the_sign_flip_test_of_many_questions_is_near_to_the_exact_one():
     """Above 13 differences the exact number of ways is sampled: 9,999 of them err by about 0.004."""
     first, second = np.array([1] * 9 + [0] * 21), np.array([0] * 9 + [1] * 21)

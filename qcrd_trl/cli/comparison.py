@@ -24,7 +24,7 @@ def compare(files: list[str], output: str | None, seed: int, allow_settings: boo
     """
     from ..evaluation import compare_results, write_results
 
-    groups = [_split(name) for name in files]
+    groups = [split_files(name) for name in files]
     if len(groups) < 2:
         raise ConfigError(
             f"--compare needs two results or more, got {len(groups)}. Files of several seeds of one student are joined by "
@@ -38,7 +38,7 @@ def compare(files: list[str], output: str | None, seed: int, allow_settings: boo
     return 0
 
 
-def _split(name: str) -> list[str]:
+def split_files(name: str) -> list[str]:
     """The files of one student; a file whose own name has a comma is one file."""
     return [name] if Path(name).is_file() else [part for part in name.split(",") if part]
 

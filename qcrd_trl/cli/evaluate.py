@@ -137,8 +137,8 @@ def main(argv: Sequence[str]) -> int:
     from ..evaluation import EvaluationSettings, results_of, write_results
     from ..evaluation.asking import ask, questions_of
     from ..evaluation.outcome import outcome_of
-    from ..evaluation.results import shown_name
     from ..models import device_of
+    from ..repositories import shown_name
     from ..sampling.questions import Columns
     from ..student import RationaleStudent
     from ..student_files import check_student_folder, student_folder

@@ -24,6 +24,7 @@ COMMANDS = {
     "discriminator": "pretrain a discriminator that scores rationales by their texts",
     "push": "send a trained student to the Hub",
     "negatives": "export the negatives that a run generated",
+    "c2kd": "distil a small recommender: data, teacher, layer filters, student, metrics",
 }
 
 

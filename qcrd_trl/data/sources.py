@@ -126,7 +126,7 @@ def load_rows(
     Raises:
         DataError: nothing is there, or it cannot be read; the message names the file and the line.
     """
-    found = _find(source, split, config_name, streaming, peek, note)
+    found = open_source(source, split, config_name, streaming, peek, note)
     return found if isinstance(found, Rows) else rows_of_dataset(found, str(source))
 
 
@@ -159,7 +159,7 @@ def load_dataset_from(
     """
     import datasets
 
-    found = _find(source, split, config_name)
+    found = open_source(source, split, config_name)
     if not isinstance(found, Rows):
         return found
     columns: dict[str, list[Any]] = {name: [] for name in found.column_names}
@@ -187,7 +187,7 @@ def load_dataset_from(
 # Finding the source
 
 
-def _find(
+def open_source(
     source: str | Path,
     split: str | None,
     config_name: str | None,
@@ -195,7 +195,7 @@ def _find(
     peek: int | None = None,
     note: Callable[[str], None] = logger.warning,
 ) -> "Rows | Dataset":
-    """Returns `Rows` for text files, a (streamed) dataset for everything that already is one."""
+    """Opens a source as it is: `Rows` for text files, a (streamed) dataset for what is one. Args as in [`load_rows`]."""
     path = Path(source).expanduser()
     if not path.exists():
         return _from_hub(str(source), split, config_name, streaming)

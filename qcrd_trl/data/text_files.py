@@ -158,7 +158,9 @@ def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
         yield from csv_rows(file, str(path), "\t" if suffix(path) == ".tsv" else ",")
 
 
-def csv_rows(file: Iterable[str], name: str, delimiter: str = ",") -> Iterator[dict[str, Any]]:
+def csv_rows(
+    file: Iterable[str], name: str, delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL
+) -> Iterator[dict[str, Any]]:
     """
     Rows of a CSV file whose first line names the columns; an empty cell is null.
 
@@ -166,12 +168,13 @@ def csv_rows(file: Iterable[str], name: str, delimiter: str = ",") -> Iterator[d
         file (`Iterable[str]`): the file, decoded, with its line ends as they are.
         name (`str`): what to call the source in messages.
         delimiter (`str`, *optional*, defaults to `","`): what stands between cells.
+        quoting (`int`, *optional*, defaults to `csv.QUOTE_MINIMAL`): with `csv.QUOTE_NONE` a quotation mark is a character.
 
     Raises:
         DataError: naming the line that cannot be read.
     """
     csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] | None = None
     try:
         for cells in reader:

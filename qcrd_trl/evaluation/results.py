@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import DataError
 from ..files import whole_file
+from ..repositories import shown_name
 from ..version import __version__
 from .outcome import METRICS, EvaluationResult
 
@@ -40,12 +41,6 @@ def question_set(labels: Iterable[tuple[str, str]]) -> str:
     """What tells a set of questions from another: SHA-256 of the ids and labels, in any order."""
     text = json.dumps(sorted(map(list, labels)))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def shown_name(source: str) -> str:
-    """A model or dataset as it may be told to others: its name, and of a path on this machine only the last part."""
-    path = Path(source).expanduser()
-    return path.resolve().name if path.exists() else source
 
 
 def results_of(result: EvaluationResult, model: str, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,17 +12,33 @@ from matplotlib.figure import Figure
 from ..run_log import RunLog
 from ..statistics import wilson_interval
 from .quality import plot_densities
+from .router import plot_router, router_shares
 from .samples import plot_selection
-from .style import BLACK, BLUE, GREEN, LOOKS, ORANGE, PALE, VERMILION, Look, dress, new_figure, save_figure
+from .style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    LOOKS,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Look,
+    dress,
+    new_figure,
+    save_figure,
+)
 
 
 _TOTAL, _LABEL, _POSITIVE = Look(BLACK, "-", "P"), Look(GREEN, "-.", "^"), Look(BLUE, "-", "o")
 _NEGATIVE, _DISCRIMINATOR = Look(ORANGE, "--", "s"), Look(VERMILION, ":", "D")
+_BLOCKS, _ORTHOGONAL = Look(PURPLE, (0, (5, 1, 1, 1, 1, 1)), "v"), Look(SKY, (0, (8, 2)), "x")
 # (title, unit, factor, lowest and highest value of the axis, {what is logged: (name in the legend, look)})
 _PANELS: tuple[tuple[str, str, float, tuple[float | None, float | None], dict[str, tuple[str, Look]]], ...] = (
     (
         "Loss and its parts",
-        "mean over the questions",
+        "mean over questions, or positions",
         1.0,
         (None, None),
         {
@@ -31,6 +47,11 @@ _PANELS: tuple[tuple[str, str, float, tuple[float | None, float | None], dict[st
             "loss/positive": ("positives", _POSITIVE),
             "loss/negative": ("negatives", _NEGATIVE),
             "loss/discriminator": ("discriminator", _DISCRIMINATOR),
+            "loss/task": ("task", _LABEL),
+            "loss/feature": ("features", _POSITIVE),
+            "loss/logit": ("logits", _NEGATIVE),
+            "loss/block_task": ("task at the blocks' ends", _BLOCKS),
+            "loss/orthogonal": ("orthogonality", _ORTHOGONAL),
         },
     ),
     (
@@ -72,8 +93,8 @@ _MOST_LINES = 40
 
 def save_run_plots(run: RunLog, folder: Path, name: str) -> list[Path]:
     """
-    Draws what a run's log holds: `losses.png`, `quality.png`, `accuracy.png` and `selection.png`, each if there is something
-    to draw.
+    Draws what a run's log holds: `losses.png`, `quality.png`, `accuracy.png`, `selection.png` and `router.png`, each if there is
+    something to draw.
 
     Args:
         run ([`~qcrd_trl.run_log.RunLog`]): the log.
@@ -92,6 +113,8 @@ def save_run_plots(run: RunLog, folder: Path, name: str) -> list[Path]:
         drawn["quality.png"] = lambda: plot_densities(run.scores["counts"], title)
     if accuracies_of(history):
         drawn["accuracy.png"] = lambda: plot_accuracies(history, f"{name}: held-out questions")
+    if router_shares(history)[0]:
+        drawn["router.png"] = lambda: plot_router(history, f"{name}: layer of the teacher that the router chose")
     if run.selection is not None:
         rows = run.selection["report"]["rows"]
         title = f"{name}: training set of {rows['out']:,} questions, {rows['with_positive']:,} with a positive"
@@ -127,7 +150,9 @@ def plot_losses(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
         # Held out, a side that the rows lack is a part of exactly 0, which no line should claim.
         held_out = [f"eval_{part}" for part in parts if part == "loss" or not part.startswith("loss/")]
         for part, points in series_of(history, held_out).items():
-            label, look = parts[part[5:]]
+            # A recommender is evaluated by the task's loss alone.
+            of_task = part == "eval_loss" and any("loss/task" in entry for entry in history)
+            label, look = parts["loss/task" if of_task else part[5:]]
             steps, values = zip(*points, strict=True)
             one.plot(
                 steps, [factor * value for value in values], linestyle="none", marker=look.marker, color=look.colour,

@@ -1,18 +1,16 @@
 """Batched generation that leaves the model as it was."""
 
 import copy
-import random
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
-from transformers import GenerationConfig, LogitsProcessor, PreTrainedTokenizerBase
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from ..models import base_model, is_encoder_decoder, keep_cpu_gradients
+from ..inference import greedy_config, inference_mode, known_positions, own_config_away, preserved_random_state
+from ..models import is_encoder_decoder, keep_cpu_gradients
 from .draws import TokenDraws
 from .joining import JoinedRows, can_join
 from .padding import pad_prompts
@@ -95,10 +93,10 @@ def generate_completions(
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     batches = batches[share[0] :: share[1]]
     mine = [i for batch in batches for i in batch]
-    config = _generation_config(model, tokenizer, max_new_tokens)
+    config = greedy_config(model, tokenizer, max_new_tokens)
     if temperature is not None and seeds is None:
         seeds = torch.randint(2**62, (len(prompts),)).tolist()
-    limits = [limit for limit in (max_length, _positions(model)) if limit is not None]
+    limits = [limit for limit in (max_length, known_positions(model)) if limit is not None]
 
     def room(prompt_tokens: int) -> int:
         used = 0 if is_encoder_decoder(model) else prompt_tokens
@@ -107,7 +105,7 @@ def generate_completions(
     keep_cpu_gradients(model)
     tokens: dict[int, list[int]] = {}
     bar = tqdm(total=len(mine), desc=desc, disable=not progress, leave=False)
-    with preserved_random_state(), inference_mode(model), _own_config_away(model), bar:
+    with preserved_random_state(), inference_mode(model), own_config_away(model), bar:
         joined = None
         if mine and not processors and can_join(model):
             rows = JoinedRows(
@@ -137,71 +135,6 @@ def generate_completions(
             bar.update(len(chosen))
     ends = config.eos_token_id
     return [_completion(tokens[i], ends, tokenizer) if i in tokens else None for i in range(len(prompts))]
-
-
-@contextmanager
-def inference_mode(model: nn.Module):
-    """Puts a model into eval mode, and every module of it back into its own mode at the end, also after an error."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield model
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def preserved_random_state():
-    """Puts the random state of Python, NumPy and torch (the CPU's, every GPU's) back at the end, also after an error."""
-    own, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        try:
-            yield
-        finally:
-            random.setstate(own)
-            np.random.set_state(numpy_state)
-
-
-@contextmanager
-def _own_config_away(model: nn.Module):
-    """Whatever stays unset in a given configuration would be taken from the model's own."""
-    base = base_model(model)
-    own = getattr(base, "generation_config", None)
-    if own is None:
-        yield
-        return
-    base.generation_config = GenerationConfig()
-    try:
-        yield
-    finally:
-        base.generation_config = own
-
-
-def _positions(model: nn.Module) -> int | None:
-    """Positions that the model knows; learned ones end there with an error."""
-    known = getattr(base_model(model).config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return known if isinstance(known, int) and known > 0 else None
-
-
-def _generation_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> GenerationConfig:
-    given = getattr(model, "generation_config", None) or GenerationConfig()
-    ends = given.eos_token_id if isinstance(given.eos_token_id, list) else [given.eos_token_id]
-    ends = sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
-    # Written out in full: some versions take what stays unset from elsewhere.
-    return GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        no_repeat_ngram_size=0,
-        use_cache=True,
-        eos_token_id=ends,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=given.bos_token_id,
-        decoder_start_token_id=given.decoder_start_token_id,
-        forced_bos_token_id=None,
-    )
 
 
 def _completion(ids: list[int], ends: list[int], tokenizer: PreTrainedTokenizerBase) -> Completion:

@@ -13,9 +13,10 @@ from ..data.prompts import StudentFormat
 from ..hub import GENERATORS, NEGATIVES, left_out
 from ..hub_dataset import push_run_dataset
 from ..markdown import code
-from ..model_card import CardFacts, is_path, write_card
+from ..model_card import CardFacts, write_card
 from ..models import base_model
 from ..report_callback import RunReportCallback
+from ..repositories import is_path
 from ..snippets import plain_snippet, qcrd_snippet
 from .rows import RowsTrainer
 

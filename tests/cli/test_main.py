@@ -60,7 +60,7 @@ def test_unknown_command_names_the_commands(capsys):
     assert cli.main(["slect"]) == 2
     assert (
         "unknown command 'slect'. The commands are: demo, sample, select, report, train, evaluate, predict, score, quality, "
-        "merge, discriminator, push, negatives." in capsys.readouterr().err
+        "merge, discriminator, push, negatives, c2kd." in capsys.readouterr().err
     )
 
 

@@ -193,3 +193,46 @@ def test_growth(run, tmp_path):
     assert all(positive(row["plain_wall"], row["auto_wall"], row["speedup_wall"]) for row in figures["rows"])
     assert file.read_bytes().startswith(b"\x89PNG")
     assert len(table_of(printed)) == 4
+
+
+def test_ranking(monkeypatch, tmp_path, capsys):
+    """Ways that rank something else would be compared by their speed all the same."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for module in ("measuring", "ranking"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    ranking = importlib.import_module("ranking")
+    monkeypatch.setattr(ranking.measuring, "in_own_process", lambda work, *given: work(*given))
+    monkeypatch.setattr(ranking, "TILES", ((1, 300), (7, 13)))
+    file = tmp_path / "figures.json"
+    ranking.main(["--quick", "--json", str(file)])
+    figures, printed = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
+    assert [(row["users"], row["items"]) for row in figures["rows"]] == [(50, 300), (100, 300), (50, 600)]
+    for row in figures["rows"]:
+        assert row["agree_loop"] == 1
+        assert row["agree_product"] > 0.9  # in float32 two scores may change places
+        assert positive(*(row[f"{name}_{clock}"] for name in ranking.WAYS for clock in ("wall", "cpu")))
+    assert [row["target_ranks"] for row in figures["ties"]] == [0, 0]
+    # 100,000 states and as many weights of 64 float32; all scores in float32.
+    assert figures["on_paper"]["mib_given"] == 2 * 100_000 * 64 * 4 / 2**20
+    assert figures["on_paper"]["mib_all_scores"] == 40_000_000_000 / 2**20
+    assert "QUICK run" in printed
+    assert figures["machine"].keys() >= MACHINE
+
+
+@pytest.mark.slow
+def test_teacher_cache(monkeypatch, tmp_path, capsys):
+    """A run that reads the teacher where it says the cache, or the same figure twice, would be printed all the same."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for module in ("measuring", "teacher_cache"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    file = tmp_path / "figures.json"
+    importlib.import_module("teacher_cache").main(["--quick", "--json", str(file)])
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert figures["machine"].keys() >= MACHINE
+    (row,) = figures["rows"]
+    for form in ("loaded", "cached"):
+        (run,) = row["runs"][form]
+        assert positive(run["wall"], run["cpu"], run["mib"])
+    assert positive(row["build"]["wall"], row["build"]["mib"], row["parameters"])
+    assert 0 <= row["difference"] < 1e-3
+    assert len(table_of(capsys.readouterr().out)) == 2
