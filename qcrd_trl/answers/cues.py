@@ -114,11 +114,14 @@ _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
-# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
-_HEADING_SIGN = re.compile(
-    r"[:=](?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
-    rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
-)
+# Each begins with a character, so that it is searched for quickly.
+_HEADING_SIGNS = {
+    sign: re.compile(
+        rf"{sign}(?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
+        rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
+    )
+    for sign in ":="
+}
 _ORDER = {
     pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
 }
@@ -234,13 +237,18 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
 
 def cannot_commit(text: str, low: str) -> bool:
     """Whether nothing in a text, and in no beginning of it, can be a commit; by its lower case, which is `low`."""
-    if BOX_OPEN in text or "####" in text or _ANSWER_WORD.search(low) or len(low) != len(text):
+    if BOX_OPEN in text or _ANSWER_WORD.search(low) or len(low) != len(text):
         return False
-    if ("a:" in low or "a :" in low) and _LINE.search(text):
+    if "#" in text and "####" in text:
         return False
-    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
-        return False
-    if _HEADING_SIGN.search(low) and _OTHER.search(text):
+    if ":" in text:
+        if ("a:" in low or "a :" in low) and _LINE.search(text):
+            return False
+        if "correct" in low or "revised" in low or "edit" in low:
+            return False
+        if _HEADING_SIGNS[":"].search(low) and _OTHER.search(text):
+            return False
+    if "=" in text and _HEADING_SIGNS["="].search(low) and _OTHER.search(text):
         return False
     return not (has_any(low, _OPEN_WORDS) and _find_from(_OPEN, text, places_of(low, _OPEN_STARTS)))
 
