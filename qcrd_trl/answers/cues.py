@@ -99,9 +99,8 @@ _CONTINUATION = re.compile(
 _OPEN_STARTS = {
     "not ": ("cannot ", "can not ", "could not ", "not enough ", "i do not ", "we do not "),
     "n't ": ("can't ", "couldn't ", "i don't ", "we don't "),
-    "possible to ": ("impossible to ", "not possible to "),
-    "unable to ": ("unable to ",),
-    "no way to ": ("no way to ",),
+    "ble to ": ("impossible to ", "not possible to ", "unable to "),
+    "way to ": ("no way to ",),
     "hard to ": ("hard to ",),
     "sufficient ": ("insufficient ", "no sufficient "),
 }

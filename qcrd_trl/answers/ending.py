@@ -38,6 +38,7 @@ _CHECK = re.compile(
     r"(?:double[- ]?check|check|verify|confirm)\b)",
     re.IGNORECASE,
 )
+_EXPLAINED = 4  # sentences of which one behind the first may explain the answer in front of it
 _CHECKING = ("check", "verif", "confirm")  # words without one of which it cannot match
 # What `_CHECK` and `EXPLAINS` begin a sentence with, behind the end of another.
 _MAY_CHECK = re.compile(r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you |let)")
@@ -80,23 +81,22 @@ def conclude(text: str, low: str | None = None) -> Fraction | None:
     case, where that is known.
     """
     low = lowered(text) if low is None else low
-    may_check = explains = False
-    if _MAY_TALK.search(low):
-        may_check = has_any(low, _CHECKING) and _MAY_CHECK.search(low)
-        explains = bool(_MAY_EXPLAIN.search(low))
+    may_talk = _MAY_TALK.search(low)
+    may_check = may_talk and has_any(low, _CHECKING) and _MAY_CHECK.search(low)
     last = "" if may_check else _last_sentence(text)
     # A conclusion is never passed over for what is said in front of an explanation.
-    explains = explains and not CONCLUSION.match(last)
+    explains = may_talk and not CONCLUSION.match(last) and _MAY_EXPLAIN.search(low)
+    if explains and not may_check:
+        explains = any(EXPLAINS.match(part[-LONGEST_SENTENCE:]) for part in sentences(text, _EXPLAINED)[1:])
     if not explains and (value := _deciding(last, text)) is not None:
         return value
     parts = [part[-LONGEST_SENTENCE:] for part in sentences(text)]
     if may_check:
         parts = _before_check(parts)
     results = Results(lambda: reversed(parts[-EQUATION_REACH:]))
-    explanation = next((place for place, part in enumerate(parts[:4]) if place and EXPLAINS.match(part)), 0)
+    explanation = next((place for place, part in enumerate(parts[:_EXPLAINED]) if place and EXPLAINS.match(part)), 0)
     if not explanation:
-        value = _deciding(last, text) if explains else None
-        return _backwards(parts, results) if value is None else value
+        return _backwards(parts, results)
     end = _backwards(parts, results)
     if any(CONCLUSION.match(later) for later in parts[explanation + 1 :]):
         return end

@@ -48,8 +48,8 @@ _SPECIAL = {
 }
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
-# What no step below changes, but for stars, spaces, two dollar signs, and marks that begin a line.
-_TIDY = re.compile(r"[\n -;=-\[\]^a-z|}]*")
+# What no step changes, but for stars, spaces, two dollar signs, and marks that begin a line.
+_TIDY = re.compile(r"[\n -;=-\[\]^a-z|}×÷£€°≈]*")
 # A line that begins like a rule, a heading, a quotation or the point of a list.
 _MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
 # These begin with what is searched for quickly, and look back from there.
@@ -136,16 +136,16 @@ def strip_markup(text: str) -> str:
         text = re.sub(r"~~[^~\n]{1,300}~~", " ", text)
     if "`" in text:
         text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
+    return _strip_stars_and_lines(text)
+
+
+def _strip_stars_and_lines(text: str) -> str:
+    """Remove emphasis, and what marks a line as a rule, a heading, a quotation or the point of a list."""
     if "*" in text or "_" in text:
         if "**" in text or "__" in text:
             text = _STRONG.sub("", text)
         text = _EMPHASIS.sub("", text)
         text = _CLOSING_STAR.sub("", text)
-    return _strip_lines(text)
-
-
-def _strip_lines(text: str) -> str:
-    """Remove what marks a line as a rule, a heading, a quotation or the point of a list."""
     if text[:1] in " |:=#>*•◦‣-" or _MARKED_LINE.search(text):
         text = _RULE.sub("\n", f"\n{text}")
         if "#" in text:
@@ -190,8 +190,8 @@ def window(text: str) -> str:
 
 def clean(text: str) -> str:
     """Bring a text into the one spelling that all readers of answers expect."""
-    if len(text) <= MAX_LENGTH and "*" not in text and _TIDY.fullmatch(text):  # as most texts are
-        return collapse_spaces(_strip_lines(text))
+    if len(text) <= MAX_LENGTH and _TIDY.fullmatch(text):  # as most texts are
+        return collapse_spaces(_strip_stars_and_lines(text))
     text = plain_characters(window(text))
     # Markup goes first: the stars and underscores of "**$\boxed{5}$**" would otherwise stick to the number.
     text = strip_markup(text)
