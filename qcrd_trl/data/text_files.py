@@ -148,10 +148,11 @@ def _first_character(path: Path) -> str:
 def _read_lines(
     path: Path, note: Callable[[str], None], key_of: Callable[[bytes], str | None] | None = None
 ) -> Iterator[dict[str, Any] | LinePlace]:
-    is_appended, name, offset = None, str(path), 0
+    is_appended, name, offset, can_wait = None, str(path), 0, key_of is not None
     with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
         for number, line in enumerate(file, 1):
-            if key_of is not None and (key := key_of(line)) is not None and line[-1:] == b"\n":
+            # The first row is read, as it tells what kind of file this is.
+            if can_wait and is_appended is not None and (key := key_of(line)) is not None and line[-1:] == b"\n":
                 yield LinePlace(key, name, offset, number)
                 offset += len(line)
                 continue
