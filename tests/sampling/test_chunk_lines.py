@@ -83,7 +83,8 @@ def test_files_of_a_folder(tmp_path):
     write(tmp_path / "parts" / "train-00000-of-00002.jsonl", lines()[:17])
     write(tmp_path / "parts" / "train-00001-of-00002.jsonl", lines()[17:])
     _, questions = read(tmp_path / "parts")
-    assert questions == read_whole(tmp_path / "parts") and len(questions) == 11
+    assert len(questions) == 11
+    assert questions == read_whole(tmp_path / "parts")
 
 
 def test_cut_off_line_is_left_out(tmp_path):
@@ -92,7 +93,8 @@ def test_cut_off_line_is_left_out(tmp_path):
     notes = []
     _, questions = read(path, notes=notes)
     assert [len(question.samples) for question in questions] == [3, 3]
-    assert len(notes) == 1 and "line 7: left out" in notes[0]
+    (note,) = notes
+    assert "line 7: left out" in note
     assert questions == read_whole(path)
 
 
