@@ -4,7 +4,7 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -39,19 +39,19 @@ class LinePlace(NamedTuple):
     number: int
 
 
-def read_lines_at(places: Iterable[LinePlace]) -> Iterator[dict[str, Any]]:
+def read_lines_at(places: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """
     Reads the rows at some places.
 
     Args:
-        places (`Iterable[LinePlace]`): the places.
+        places (`Iterable[Sequence]`): `path`, `offset` and `number` of each [`LinePlace`].
 
     Raises:
         DataError: a line is no JSON object; the message names file and line.
     """
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
-        for _, path, offset, number in places:
+        for path, offset, number in places:
             file = files.get(path)
             if file is None:
                 file = files[path] = stack.enter_context(open(path, "rb", buffering=_BUFFER))

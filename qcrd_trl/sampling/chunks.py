@@ -78,7 +78,8 @@ class Chunk:
         columns ([`~sampling.questions.Columns`]): where to find what.
         names (`tuple[str, ...]`): the columns that are carried.
         text_cells (`bool`): whether every cell is text.
-        rows (`list[tuple]`): row number, number or id of the question, and the cells, or the line to read them from.
+        rows (`list[tuple]`): row number, number or id of the question, and the cells; a list: what
+            [`~data.text_files.read_lines_at`] reads them from.
         spilled (`str` or `None`): the file that holds the rows before those.
         settings (`str` or `None`): the settings of all samples that are read from lines.
     """
@@ -87,7 +88,7 @@ class Chunk:
     columns: Columns
     names: tuple[str, ...]
     text_cells: bool
-    rows: list[tuple[int, str, tuple[Any, ...] | LinePlace]]
+    rows: list[tuple[int, str, tuple[Any, ...] | list[Any]]]
     spilled: str | None = None
     settings: str | None = None
 
@@ -106,24 +107,25 @@ class Chunk:
 
     def _all_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
         waiting = self._waiting_rows()
-        for is_place, rows in groupby(waiting, key=lambda row: type(row[2]) is LinePlace):
+        for is_place, rows in groupby(waiting, key=lambda row: type(row[2]) is list):
             if is_place:
                 yield from self._read_places(list(rows))
             else:
                 yield from rows
 
-    def _read_places(self, rows: list[tuple[int, str, LinePlace]]) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
+    def _read_places(self, rows: list[tuple[int, str, list[Any]]]) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
         names, id, settings = self.names, self.columns.id, self.settings
         lines = read_lines_at([place for _, _, place in rows])
         for (index, key, place), row in zip(rows, lines, strict=True):
             if row.get(id) != key or (settings is not None and row.get("settings_hash") != settings):
+                path, _, number = place
                 raise DataError(
-                    f"{place.path}, line {place.number}: {id!r} or 'settings_hash' stands there twice, or inside another "
+                    f"{path}, line {number}: {id!r} or 'settings_hash' stands there twice, or inside another "
                     "column, or the file was changed while it was read. Write each column once, and select again."
                 )
             yield index, key, tuple(map(row.get, names))
 
-    def _waiting_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...] | LinePlace]]:
+    def _waiting_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...] | list[Any]]]:
         if self.spilled is not None:
             with open(self.spilled, "rb") as file:
                 while True:
@@ -293,7 +295,7 @@ class Chunks(Iterable[Chunk]):
             if number < 0:
                 continue
             name = key if columns.id else ids[number]
-            cells = row if is_place else tuple(map(row.get, names))
+            cells = list(row[1:]) if is_place else tuple(map(row.get, names))  # a list is pickled in no time
             waiting.setdefault(number // self._size, []).append((index, name, cells))
             num_waiting += 1
             if num_waiting >= _ROWS_IN_MEMORY and self._folder is not None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from qcrd_trl.data.sources import Rows, load_rows
-from qcrd_trl.data.text_files import LinePlace
 from qcrd_trl.errors import DataError
 from qcrd_trl.records import TeacherSample
 from qcrd_trl.sampling import chunks as chunks_module
@@ -53,7 +52,7 @@ def test_questions_are_those_of_lines_read_at_once(tmp_path, monkeypatch, part, 
     path = write(tmp_path / "samples.jsonl", ["", *lines(), "  "])
     (tmp_path / "waiting").mkdir()
     made, questions = read(path, part, tmp_path / "waiting")
-    places = [row for chunk in made for row in chunk._waiting_rows() if type(row[2]) is LinePlace]
+    places = [row for chunk in made for row in chunk._waiting_rows() if type(row[2]) is list]
     assert len(places) >= 3 * len(questions) - 1 > 9  # all but the first row of the file
     assert questions == read_whole(path, part)
     assert [sample.text[-3:] for sample in questions[0].samples] == [f"{questions[0].id[1:]}-{s}" for s in range(3)]
@@ -73,7 +72,7 @@ def test_lines_in_other_forms_are_read_at_once(tmp_path):
     made, questions = read(path)
     assert questions == read_whole(path)
     assert [question.id for question in questions] == ["q0", "q1", "q2", "q3", 'q"0', "7", "é1"]
-    kinds = [type(row[2]) is LinePlace for chunk in made for row in chunk.rows]
+    kinds = [type(row[2]) is list for chunk in made for row in chunk.rows]
     assert 0 < kinds.count(False) < len(kinds)
 
 
