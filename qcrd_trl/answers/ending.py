@@ -53,20 +53,8 @@ _INNER_STOP = re.compile(r"[.!?][.!?]*[\"')\]]*\s")  # wherever a sentence ends,
 # What may open another clause behind the result of an equation, dismiss the result, or write another equation.
 _AFTER_RESULT = (
     *(": ", "so", "therefore", "thus", "hence", "that", "which", "round", "meaning", "giving", "leaving", "making"),
-    *(
-        "resulting",
-        "total of",
-        "i.e",
-        "i e",
-        "consequently",
-        "wrong",
-        "incorrect",
-        "too ",
-        "not",
-        "n't",
-        "equal",
-        "->",
-    ),
+    *("resulting", "total of", "i.e", "i e", "consequently"),
+    *("wrong", "incorrect", "too ", "not", "n't", "equal", "->"),
 )
 # Words of numbers, and those without one of which nothing rejects or dismisses a number, gives two, or equates.
 _UNPLAIN = VOCABULARY | frozenset(
@@ -184,9 +172,8 @@ def _last_sentence(text: str) -> str:
 def _plain_number(sentence: str) -> Fraction | None:
     """The same where it does not depend on the words of the sentence, or else `None`."""
     if not sentence.isascii():
-        sentence = sentence.replace("×", "*").replace(
-            "÷", "+"
-        )  # joined to another number it is none, by whichever sign
+        # Joined to another number it is none, by whichever sign.
+        sentence = sentence.replace("×", "*").replace("÷", "+")
         if not sentence.isascii():
             return None
     if "(" in sentence or "[" in sentence:
