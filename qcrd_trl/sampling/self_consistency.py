@@ -271,23 +271,15 @@ def _split(
     order: list[tuple[int, str]], positive: int | None, near_duplicates: float
 ) -> tuple[tuple[str, ...], tuple[str, ...], int, int]:
     """Returns positives and negatives, each text once, and the numbers of texts left out as equal or nearly equal."""
-    # Equal texts have equal ends, also when folded: most questions need no look at the whole of their texts.
-    fold = fold_whitespace
-    if near_duplicates == 1:
-        ends: list[Any] = [text.rsplit(None, 6)[1:] for _, text in order]
-        if not _are_distinct(ends):
-            ends = [(end, text.split(None, 6)[:6]) for end, (_, text) in zip(ends, order, strict=True)]
-        if _are_distinct(ends):
-            fold = str
+    folded_texts = _folded([text for _, text in order], everywhere=near_duplicates < 1)
     seen: set[str] = set()
     kept: dict[bool, list[str]] = {True: [], False: []}
     near = 0
     for is_positive in (True, False):  # positives first, so that a negative equal to one is left out
         folded_here: list[str] = []
-        for index, text in order:
+        for (index, text), folded in zip(order, folded_texts, strict=True):
             if (index == positive) is not is_positive:
                 continue
-            folded = fold(text)
             if folded in seen:
                 continue
             if near_duplicates < 1 and _is_near(folded, folded_here, near_duplicates):
@@ -300,8 +292,17 @@ def _split(
     return tuple(kept[True]), tuple(kept[False]), len(order) - num_kept - near, near
 
 
-def _are_distinct(items: list[Any]) -> bool:
-    return all(items.count(item) == 1 for item in items)
+def _folded(texts: list[str], everywhere: bool) -> list[str]:
+    """The texts with their white space folded, but for those that cannot equal another, unless that is wanted everywhere."""
+    if everywhere:
+        return [fold_whitespace(text) for text in texts]
+    # Equal texts have equal ends, also when folded: most texts need not be looked at as a whole.
+    ends: list[Any] = [text.rsplit(None, 6)[1:] for text in texts]
+    alike = [ends.count(end) > 1 for end in ends]
+    if not any(alike):
+        return texts
+    ends = [(end, text.split(None, 6)[:6] if like else ()) for end, text, like in zip(ends, texts, alike, strict=True)]
+    return [fold_whitespace(text) if ends.count(end) > 1 else text for end, text in zip(ends, texts, strict=True)]
 
 
 def _is_near(text: str, others: list[str], likeness: float) -> bool:
