@@ -26,17 +26,34 @@ def check_generator(trainer: Trainer) -> None:
     """
     if isinstance(base_of(trainer), PeftModel):
         check_adapter(base_of(trainer))
+    remedy = '`negative_source="minority"`'
+    check_can_generate(trainer, "negatives", remedy, remedy)
+
+
+def check_can_generate(trainer: Trainer, what: str, without: str, split_up: str) -> None:
+    """
+    Raises an error unless the model of a trainer can generate, from whole weights.
+
+    Args:
+        trainer ([`~transformers.Trainer`]): has the model.
+        what (`str`): what it is to generate, for the message.
+        without (`str`): what to do without a model that can, beside taking another.
+        split_up (`str`): what to do where its weights have to be split up.
+
+    Raises:
+        [`ModelError`]: it cannot generate.
+        [`ConfigError`]: its weights are split up over processes.
+    """
     model = base_model(base_of(trainer))
     if not callable(getattr(model, "generate", None)) or not getattr(model, "can_generate", lambda: True)():
         raise ModelError(
-            f"{type(model).__name__} cannot generate, so it cannot make negatives. Use a model with a language-modelling "
-            'head, or `negative_source="minority"`.'
+            f"{type(model).__name__} cannot generate {what}. Use a model with a language-modelling head, or {without}."
         )
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
     if getattr(trainer, "is_fsdp_enabled", False) or getattr(plugin, "zero_stage", 0) == 3:
         raise ConfigError(
-            "Negatives are generated from whole weights, which FSDP and ZeRO-3 split up. Use DDP or ZeRO-2, or "
-            '`negative_source="minority"`.'
+            f"{what.capitalize()} are generated from whole weights, which FSDP and ZeRO-3 split up. Use DDP or ZeRO-2, or "
+            f"{split_up}."
         )
 
 

@@ -8,12 +8,12 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from transformers import Trainer, TrainerCallback
 
-from .callbacks import base_of
+from .callback_setup import base_of, check_can_generate
 from .data.prompts import StudentFormat
-from .errors import ConfigError, DataError, ModelError
+from .errors import ConfigError, DataError
 from .evaluation.asking import EvaluationSettings, ask, collect, questions_of
 from .evaluation.outcome import METRICS, EvaluationResult, outcome_of
-from .models import base_model, is_encoder_decoder, keep_cpu_gradients, prepare_tokenizer
+from .models import is_encoder_decoder, keep_cpu_gradients, prepare_tokenizer
 from .processes import together
 from .records import Question
 from .sampling.questions import Columns
@@ -96,7 +96,8 @@ class AccuracyCallback(TrainerCallback):
             )
         if max_questions is not None and max_questions < 1:
             raise ConfigError(f"max_questions must be at least 1, got {max_questions}.")
-        _check_model(trainer)
+        without = "`eval_accuracy=False`"
+        check_can_generate(trainer, "answers", without, f"{without} and `qcrd evaluate` on the checkpoints")
         if trainer.processing_class is None:
             raise ConfigError("The trainer has no tokenizer to generate with: pass `processing_class`.")
         prepare_tokenizer(trainer.processing_class)
@@ -201,18 +202,3 @@ def _join_evaluations(trainer: Trainer, callback: AccuracyCallback) -> None:
         return output
 
     trainer.evaluation_loop = with_accuracies
-
-
-def _check_model(trainer: Trainer) -> None:
-    model = base_model(base_of(trainer))
-    if not callable(getattr(model, "generate", None)) or not getattr(model, "can_generate", lambda: True)():
-        raise ModelError(
-            f"{type(model).__name__} cannot generate, so its answers cannot be measured. Use a model with a "
-            "language-modelling head, or `eval_accuracy=False`."
-        )
-    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    if getattr(trainer, "is_fsdp_enabled", False) or getattr(plugin, "zero_stage", 0) == 3:
-        raise ConfigError(
-            "Answers are generated from whole weights, which FSDP and ZeRO-3 split up. Use DDP or ZeRO-2, or "
-            "`eval_accuracy=False` and `qcrd evaluate` on the checkpoints."
-        )

@@ -65,6 +65,7 @@ _GIVEN = re.compile(
     r"in|after|for|per|every|each|from|with|than|at|on|over|during|within|between|among|to|into|across|by|before|until|since|"
     r"because|if|when|while|as|like|around|the|these|those|all|both|his|her|their|its|another|\w+'s"
 )
+_GIVEN_WORDS = frozenset(_GIVEN.pattern.split("|")[:-1])
 _SUBORDINATE = re.compile(
     r"\b(?:because|since|after|before|when|while|if|although|though|than|where|who|out of|until|unless|given(?! by)|"
     r"as (?!much|many|a result|the answer))\b|,? (?:\w{2,}ing)\b(?= (?:\w+ )?\d)",
@@ -199,12 +200,15 @@ def behind_last_sign(text: str) -> Number | None:
 
 def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spaced: str | None) -> int:
     """How little a number looks like the one that a sentence is about; 0 is best."""
-    before = text[max(0, number.start - 60) : number.start]
-    nearest = None if spaced is None else spaced[max(0, number.start - 60) : number.start].split()[-4:]
+    begin = max(0, number.start - 60)
+    before = text[begin : number.start]
+    nearest = None if spaced is None else spaced[begin : number.start].split()
     cost = 0
-    if any(start <= number.start < end for start, end in subordinate):
-        cost += 4
-    if is_counted(before):
+    for start, end in subordinate:
+        if start <= number.start < end:
+            cost += 4
+            break
+    if (nearest is None or (nearest and nearest[-1].endswith(_COUNTED_ENDS))) and is_counted(before):
         cost += 3
     if number.ordinal:
         cost += 6
@@ -216,16 +220,22 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
         cost += 2  # a 12-inch pizza
     if _ALTOGETHER.match(text, number.end):
         cost -= 3
-    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest)) and _STATED.search(
+    if (nearest is None or not _STATED_WORDS.isdisjoint(nearest[-4:])) and _STATED.search(
         before.rstrip(" $€£")[-_STATED_LENGTH:]
     ):
         return cost - 1
-    if (nearest is None or not _FOUND_WORDS.isdisjoint(nearest[-1:])) and (
+    if (nearest is None or (nearest and nearest[-1] in _FOUND_WORDS)) and (
         _FOUND.search(before.rstrip(" $")[-_FOUND_LENGTH:]) or (" to " in before and _FROM_TO.search(before))
     ):
         return cost
-    words = _LOWER_WORD.findall(before.lower().rpartition(",")[2])[-2:]
-    if words and _GIVEN.fullmatch(words[-1]):
+    if nearest is None or "'" in before:
+        words = _LOWER_WORD.findall(before.lower().rpartition(",")[2])[-2:]
+        given = bool(words) and bool(_GIVEN.fullmatch(words[-1]))
+    else:
+        comma = before.rfind(",")
+        words = (nearest if comma < 0 else spaced[begin + comma + 1 : number.start].split())[-2:]
+        given = bool(words) and words[-1] in _GIVEN_WORDS
+    if given:
         cost += 3
     elif (words and words[-1] == "of") or (len(words) == 2 and words[0] in ("each", "every", "per")):
         cost += 1
@@ -254,9 +264,8 @@ def _is_aside(match: re.Match, text: str, numbers: list[Number], results: frozen
     return bool(participle and head and CONCLUSION.match(text) and not tail & results)
 
 
-def _therefores(text: str) -> list[re.Match]:
+def _therefores(text: str, spaced: str | None) -> list[re.Match]:
     """Words that open a clause of a conclusion, the last one first."""
-    spaced = spaced_words(text)
     if spaced is None:
         return list(THEREFORE.finditer(text))[::-1]
     words = _THEREFORE_STARTS.intersection(spaced.split())
@@ -294,13 +303,15 @@ def pick(sentence: str, results: "Results | None" = None) -> Number | None:
         numbers = [number for number in usable_numbers(text) if number.value is not None]
         if not numbers:
             continue
-        for match in _therefores(text):
+        spaced = spaced_words(text)
+        for match in _therefores(text, spaced):
             tail = [number for number in numbers if number.start >= match.end()]
             loose = match.group("loose") or match.group("colon")
             if loose and _is_aside(match, text, numbers, results.found() if results else frozenset()):
                 continue
             if any(not number.operand for number in tail):
                 text = " " * match.end() + text[match.end() :]
+                spaced = spaced and " " * match.end() + spaced[match.end() :]
                 numbers = tail
                 break
         if " or " in text and _TWO_SOLUTIONS.search(text):
@@ -312,7 +323,6 @@ def pick(sentence: str, results: "Results | None" = None) -> Number | None:
             continue
         if len(numbers) == 1:
             return numbers[0]
-        spaced = spaced_words(text)
         spans = _subordinate_spans(text, spaced)
         costs = [_demotion(text, number, spans, spaced) for number in numbers]
         best = costs.index(min(costs))

@@ -95,13 +95,16 @@ _CONTINUATION = re.compile(
     re.IGNORECASE,
 )
 # Words without one of which a pattern above cannot match.
-_OPEN_WORDS = ("not ", "n't ", "possible to", "unable to", "no way to", "hard to", "sufficient", "answer")
-# How a match of the pattern begins.
-_OPEN_STARTS = (
-    *("cannot ", "can't ", "can not ", "could not ", "couldn't ", "unable to ", "impossible to ", "not possible to "),
-    *("no way to ", "hard to ", "not enough ", "insufficient ", "no sufficient ", "no answer", "no correct answer"),
-    *("no valid answer", "i do not ", "i don't ", "we do not ", "we don't "),
-)
+# What a match of `_OPEN` holds, and how those that hold it begin.
+_OPEN_STARTS = {
+    "not ": ("cannot ", "can not ", "could not ", "not enough ", "i do not ", "we do not "),
+    "n't ": ("can't ", "couldn't ", "i don't ", "we don't "),
+    "ble to ": ("impossible to ", "not possible to ", "unable to "),
+    "way to ": ("no way to ",),
+    "hard to ": ("hard to ",),
+    "sufficient ": ("insufficient ", "no sufficient "),
+}
+_NO_ANSWER_STARTS = ("no answer", "no correct answer", "no valid answer")
 _CONTINUATION_STARTS = tuple(
     f"\n{word}" for word in ("q", "problem", "human", "user", "premise", "input", "instruction", "exercise", "#")
 )
@@ -114,11 +117,14 @@ _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
     *("choice", "option", "relation", "relationship", "classification", "total"),
 )
-# Begins with a set of characters, not with an alternative, so that it is searched for quickly.
-_HEADING_SIGN = re.compile(
-    r"[:=](?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
-    rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
-)
+# Each begins with a character, so that it is searched for quickly.
+_HEADING_SIGNS = {
+    sign: re.compile(
+        rf"{sign}(?=[ \n])(?:(?<=[elnpst].)|(?<=[elnpst] .))"
+        rf"(?:{'|'.join(f'(?<={word}.)|(?<={word} .)' for word in _HEADING_ENDS)})"
+    )
+    for sign in ":="
+}
 _ORDER = {
     pattern: rank for rank, pattern in enumerate((_BOX, _HASH, _ANSWER, _LINE, _CORRECTION, _BEFORE, _OTHER, _OPEN))
 }
@@ -191,13 +197,15 @@ def _before(text: str, match: re.Match) -> Commit | None:
 
 def _may_have_heading(low: str) -> bool:
     """Whether a word such as "result" stands in front of a colon or an equals sign."""
-    for sign in (": ", ":\n", "= ", "=\n"):
-        place = low.find(sign)
-        while place >= 0:
-            if low[max(0, place - 16) : place].rstrip(" ").endswith(_HEADING_ENDS):
-                return True
-            place = low.find(sign, place + 1)
-    return False
+    return any(sign in low and pattern.search(low) for sign, pattern in _HEADING_SIGNS.items())
+
+
+def _find_open(text: str, low: str) -> list[re.Match]:
+    """The matches of `_OPEN` in a text, by its lower case."""
+    starts = [start for held, starts in _OPEN_STARTS.items() if held in low for start in starts]
+    if "answer" in low:
+        starts += _NO_ANSWER_STARTS
+    return _find_from(_OPEN, text, places_of(low, starts)) if starts else []
 
 
 def _find_from(pattern: re.Pattern, text: str, places: list[int]) -> list[re.Match]:
@@ -224,8 +232,7 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
         if "answer" in low or "a:" in low or "a :" in low or "####" in text:
             lines = [0, *(place + 1 for place in places_of(text, "\n"))]
             found += [("cue", match) for match in _find_from(_LINE, text, lines)]
-        if has_any(low, _OPEN_WORDS):
-            found += [("open", match) for match in _find_from(_OPEN, text, places_of(low, _OPEN_STARTS))]
+        found += [("open", match) for match in _find_open(text, low)]
     if not found:
         return found
     marks = [(match.start(), kind, match) for kind, match in found]
@@ -234,15 +241,20 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
 
 def cannot_commit(text: str, low: str) -> bool:
     """Whether nothing in a text, and in no beginning of it, can be a commit; by its lower case, which is `low`."""
-    if BOX_OPEN in text or "####" in text or _ANSWER_WORD.search(low) or len(low) != len(text):
+    if BOX_OPEN in text or _ANSWER_WORD.search(low) or len(low) != len(text):
         return False
-    if ("a:" in low or "a :" in low) and _LINE.search(text):
+    if "#" in text and "####" in text:
         return False
-    if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
+    if ":" in text:
+        if ("a:" in low or "a :" in low) and _LINE.search(text):
+            return False
+        if "correct" in low or "revised" in low or "edit" in low:
+            return False
+        if _HEADING_SIGNS[":"].search(low) and _OTHER.search(text):
+            return False
+    if "=" in text and _HEADING_SIGNS["="].search(low) and _OTHER.search(text):
         return False
-    if _HEADING_SIGN.search(low) and _OTHER.search(text):
-        return False
-    return not (has_any(low, _OPEN_WORDS) and _find_from(_OPEN, text, places_of(low, _OPEN_STARTS)))
+    return not (has_any(low, _OPEN_STARTS) and _find_open(text, low))
 
 
 def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:

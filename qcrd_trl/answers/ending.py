@@ -18,7 +18,6 @@ from .conclusion import (
     LONGEST_SENTENCE,
     REMARK,
     THEREFORE,
-    UNCLEAR,
     Results,
     behind_last_sign,
     blank_asides,
@@ -39,40 +38,53 @@ _CHECK = re.compile(
     r"(?:double[- ]?check|check|verify|confirm)\b)",
     re.IGNORECASE,
 )
+_EXPLAINED = 4  # sentences of which one behind the first may explain the answer in front of it
 _CHECKING = ("check", "verif", "confirm")  # words without one of which it cannot match
 # What `_CHECK` and `EXPLAINS` begin a sentence with, behind the end of another.
 _MAY_CHECK = re.compile(r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you |let)")
 _MAY_EXPLAIN = re.compile(
     r"[.!?\n]\W*(?:to [fsgacdruw]|this is b|here|explan|because|the reason|you can|reasoning|we can)"
 )
+# What either of them finds, this finds.
+_MAY_TALK = re.compile(
+    r"[.!?\n]\W*(?:double|check|verif|as a check|to |we |you |let|this is b|here|explan|because|the reason|reasoning)"
+)
 _INNER_STOP = re.compile(r"[.!?][.!?]*[\"')\]]*\s")  # wherever a sentence ends, and another follows in its line
-# What may open another clause behind the result of an equation.
-_CLAUSES = (
+# What may open another clause behind the result of an equation, dismiss the result, or write another equation.
+_AFTER_RESULT = (
     *(": ", "so", "therefore", "thus", "hence", "that", "which", "round", "meaning", "giving", "leaving", "making"),
     *("resulting", "total of", "i.e", "i e", "consequently"),
+    *("wrong", "incorrect", "too ", "not", "n't", "equal", "->"),
+)
+# Words of numbers, and those without one of which nothing rejects or dismisses a number, gives two, or equates.
+_UNPLAIN = VOCABULARY | frozenset(
+    [*"not t cannot never neither nor rather instead opposed unlike wrong incorrect too or equal equals".split()]
 )
 
 
-def conclude(text: str) -> Fraction | None:
+def conclude(text: str, low: str | None = None) -> Fraction | None:
     """The number that a text ends on where nothing announces an answer.
 
-    Sentences are read from the last one back; remarks and checks of an answer are passed over.
+    Sentences are read from the last one back; remarks and checks of an answer are passed over. `low` is the text in lower
+    case, where that is known.
     """
-    low = lowered(text)
-    may_check = has_any(low, _CHECKING) and _MAY_CHECK.search(low)
+    low = lowered(text) if low is None else low
+    may_talk = _MAY_TALK.search(low)
+    may_check = may_talk and has_any(low, _CHECKING) and _MAY_CHECK.search(low)
     last = "" if may_check else _last_sentence(text)
     # A conclusion is never passed over for what is said in front of an explanation.
-    explains = not CONCLUSION.match(last) and bool(_MAY_EXPLAIN.search(low))
+    explains = may_talk and not CONCLUSION.match(last) and _MAY_EXPLAIN.search(low)
+    if explains and not may_check:
+        explains = any(EXPLAINS.match(part[-LONGEST_SENTENCE:]) for part in sentences(text, _EXPLAINED)[1:])
     if not explains and (value := _deciding(last, text)) is not None:
         return value
     parts = [part[-LONGEST_SENTENCE:] for part in sentences(text)]
     if may_check:
         parts = _before_check(parts)
     results = Results(lambda: reversed(parts[-EQUATION_REACH:]))
-    explanation = next((place for place, part in enumerate(parts[:4]) if place and EXPLAINS.match(part)), 0)
+    explanation = next((place for place, part in enumerate(parts[:_EXPLAINED]) if place and EXPLAINS.match(part)), 0)
     if not explanation:
-        value = _deciding(last, text) if explains else None
-        return _backwards(parts, results) if value is None else value
+        return _backwards(parts, results)
     end = _backwards(parts, results)
     if any(CONCLUSION.match(later) for later in parts[explanation + 1 :]):
         return end
@@ -120,7 +132,10 @@ def _deciding(sentence: str, text: str) -> Fraction | None:
         return None
     if says_none_left(sentence):
         return Fraction(0)
-    return _concluded(sentence, Results(lambda: _with_equations(text)))
+    value = _plain_number(sentence)
+    if value is None and (picked := pick(sentence, Results(lambda: _with_equations(text)))):
+        value = picked.value
+    return value
 
 
 def _with_equations(text: str) -> Iterator[str]:
@@ -156,20 +171,24 @@ def _last_sentence(text: str) -> str:
 
 def _plain_number(sentence: str) -> Fraction | None:
     """The same where it does not depend on the words of the sentence, or else `None`."""
-    low = sentence.lower()
-    if not sentence.isascii() or has_any(low, UNCLEAR):
-        return None
+    if not sentence.isascii():
+        # Joined to another number it is none, by whichever sign.
+        sentence = sentence.replace("×", "*").replace("÷", "+")
+        if not sentence.isascii():
+            return None
     if "(" in sentence or "[" in sentence:
         sentence = blank_asides(blank_asides(sentence))
     if "=" in sentence:
-        # The number behind the last equals sign: only a clause behind it could hold one that counts more.
+        # The number behind the last equals sign: what stands in front of the sign can neither reject nor outdo it.
         number = behind_last_sign(sentence)
-        return None if number is None or has_any(low[number.end :], _CLAUSES) else number.value
+        if number is None or " or " in sentence or has_any(sentence[number.end :].lower(), _AFTER_RESULT):
+            return None
+        return number.value
     number = only_plain_number(sentence)
-    if number is None or number.operand:
+    if number is None or number.operand or "->" in sentence:
         return None
     # A label such as the 2 of "This is step 2."
     following = sentence[number.end : number.end + 2].lstrip(" ")[:1]
     if following in (":", ".", ")") and is_counted(sentence[max(0, number.start - 40) : number.start]):
         return None
-    return number.value if VOCABULARY.isdisjoint(spaced_words(sentence).split()) else None
+    return number.value if _UNPLAIN.isdisjoint(spaced_words(sentence).split()) else None

@@ -48,6 +48,8 @@ _SPECIAL = {
 }
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
+# What no step changes, but for stars, spaces, two dollar signs, and marks that begin a line.
+_TIDY = re.compile(r"[\n -;=-\[\]^a-z|}×÷£€°≈]*")
 # A line that begins like a rule, a heading, a quotation or the point of a list.
 _MARKED_LINE = re.compile(r"\n[ |:=#>*•◦‣-]")
 # These begin with what is searched for quickly, and look back from there.
@@ -104,10 +106,15 @@ def plain_characters(text: str) -> str:
 
 def collapse_spaces(text: str) -> str:
     """Leave single spaces and at most one empty line in a row."""
-    if "  " in text or "\t" in text:
+    if "\t" in text:
         text = re.sub(r"[ \t]+", " ", text)
-    text = text.replace(" \n", "\n").replace("\n ", "\n")
-    return (re.sub(r"\n{3,}", "\n\n", text) if "\n\n\n" in text else text).strip()
+    elif "  " in text:
+        text = re.sub(r"  +", " ", text)
+    if "\n" in text:
+        text = text.replace(" \n", "\n").replace("\n ", "\n")
+        if "\n\n\n" in text:
+            text = re.sub(r"\n{3,}", "\n\n", text)
+    return text.strip()
 
 
 def _annotation(match: re.Match) -> str:
@@ -129,6 +136,11 @@ def strip_markup(text: str) -> str:
         text = re.sub(r"~~[^~\n]{1,300}~~", " ", text)
     if "`" in text:
         text = re.sub(r"^ *```.*$", "", text, flags=re.MULTILINE).replace("`", "")
+    return _strip_stars_and_lines(text)
+
+
+def _strip_stars_and_lines(text: str) -> str:
+    """Remove emphasis, and what marks a line as a rule, a heading, a quotation or the point of a list."""
     if "*" in text or "_" in text:
         if "**" in text or "__" in text:
             text = _STRONG.sub("", text)
@@ -141,7 +153,7 @@ def strip_markup(text: str) -> str:
         if ">" in text:
             text = _QUOTATION.sub("\n", text)
         text = _POINT.sub("\n", text)[1:]
-    return text.replace("$$", " ")
+    return text.replace("$$", " ") if "$" in text else text
 
 
 def _tag(match: re.Match) -> str:
@@ -178,6 +190,8 @@ def window(text: str) -> str:
 
 def clean(text: str) -> str:
     """Bring a text into the one spelling that all readers of answers expect."""
+    if len(text) <= MAX_LENGTH and _TIDY.fullmatch(text):  # as most texts are
+        return collapse_spaces(_strip_stars_and_lines(text))
     text = plain_characters(window(text))
     # Markup goes first: the stars and underscores of "**$\boxed{5}$**" would otherwise stick to the number.
     text = strip_markup(text)

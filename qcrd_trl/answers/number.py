@@ -152,8 +152,12 @@ def extract_number(text: str) -> Fraction | None:
     if text.isdigit() and text.isascii() and len(text) <= MAX_PLAIN_DIGITS:  # as most labels are
         return Fraction(int(text))
     text = _drop_enumeration(clean(text))
+    low = lowered(text)
     commits: list[Commit] = []
-    if not cannot_commit(text, lowered(text)):
+    if cannot_commit(text, low):
+        if (value := conclude(text, low)) is not None:
+            return value
+    else:
         text = cut_continuation(text)
         # Headings such as "Result:" also stand before intermediate results: they count where nothing else does.
         commits = sorted(find_commits(text), key=lambda commit: commit.kind == "heading")

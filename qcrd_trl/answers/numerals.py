@@ -92,8 +92,10 @@ class Number(NamedTuple):
 def _read_run(run: str) -> Fraction | None:
     if len(run) > MAX_DIGITS:
         return None
+    if run.isdigit():
+        return Fraction(int(run))
     if _PLAIN.fullmatch(run):
-        return Fraction(int(run)) if run.isdigit() else Fraction(run if run[0] != "." else f"0{run}")
+        return Fraction(run if run[0] != "." else f"0{run}")
     if match := _GROUPED.fullmatch(run):
         return Fraction(re.sub("[,'_]", "", run)) if match else None
     return None

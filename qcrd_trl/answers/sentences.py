@@ -45,15 +45,17 @@ def sentence_end(text: str, start: int, limit: int) -> int:
     return min(len(text), start + limit)
 
 
-def sentences(text: str) -> list[str]:
-    """Split a text at full stops and line ends."""
+def sentences(text: str, limit: int | None = None) -> list[str]:
+    """Split a text at full stops and line ends; with a limit, no further than so many sentences."""
     pieces, start = [], 0
     for match in _STOP.finditer(text):
+        if len(pieces) == limit:
+            return pieces
         if match.group() == "\n" or is_sentence_stop(text, match):
             piece = text[start : match.end()].strip()
             start = match.end()
             if piece:
                 pieces.append(piece)
-    if piece := text[start:].strip():
+    if len(pieces) != limit and (piece := text[start:].strip()):
         pieces.append(piece)
     return pieces

@@ -191,14 +191,10 @@ def _rows(args: DiscriminatorArguments):
 
 
 def _scorer(args: DiscriminatorArguments):
-    import torch
-
+    from ..models import device_of
     from ..rationale_scorer import RationaleScorer
 
-    try:
-        device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as err:
-        raise ConfigError(f"--device {args.device!r} is no device: {str(err).splitlines()[0]}") from err
+    device = device_of(args.device)
     trust = {"trust_remote_code": True} if args.trust_remote_code else {}
     if RationaleScorer.is_trained(args.encoder):
         if args.max_length is not None:

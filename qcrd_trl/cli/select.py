@@ -74,6 +74,8 @@ class SelectArguments:
             An encoder discriminator, as `qcrd discriminator train` writes it, that scores all rationales kept.
         min_quality (`float`, *optional*):
             Positives that it scores below this, in (0, 1), are left out.
+        device (`str`, *optional*):
+            Where the discriminator runs; a GPU if there is one when left out.
         task_callable (`str`, *optional*):
             `module:function`, a function of yours from a text to its answer, or `None`.
         num_shards (`int`, *optional*, defaults to `1`):
@@ -140,6 +142,9 @@ class SelectArguments:
     min_quality: float | None = field(
         default=None, metadata={"help": "Positives that the discriminator scores below this are left out."}
     )
+    device: str | None = field(
+        default=None, metadata={"help": "Where the discriminator runs: cuda, cpu, ... Default: a GPU if there is one."}
+    )
     task_callable: str | None = field(
         default=None, metadata={"help": "module:function, from a text to its answer or None, in place of a kind."}
     )
@@ -167,6 +172,8 @@ class SelectArguments:
         parsing_of(self.parse_completions, is_samples_file=False)
         if self.min_quality is not None and self.discriminator is None:
             raise ConfigError("min_quality needs scores: name a --discriminator, or leave it out.")
+        if self.device is not None and self.discriminator is None:
+            raise ConfigError("device is where a --discriminator runs: name one, or leave it out.")
         if self.min_quality is not None and not 0 < self.min_quality < 1:
             raise ConfigError(f"min_quality is a score between 0 and 1, got {self.min_quality}.")
 
@@ -203,9 +210,10 @@ def select(args: SelectArguments) -> SelectionReport:
         load_callable(args.task_callable)
     scorer = None
     if args.discriminator is not None:
+        from ..models import device_of
         from ..rationale_scorer import RationaleScorer
 
-        scorer = RationaleScorer.from_pretrained(args.discriminator)
+        scorer = RationaleScorer.from_pretrained(args.discriminator).to(device_of(args.device))
     rows = load_rows(args.samples, args.split, args.dataset_config, peek=PEEK)
     report = SelectionReport(args.label_source, dataclasses.asdict(args))
     with staging_folder(output) as folder:

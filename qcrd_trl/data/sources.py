@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from .text_files import has_lone_surrogate, open_text_file, parse_cell, suffix
+from .text_files import LinePlace, has_lone_surrogate, open_text_file, parse_cell, suffix
 
 
 if TYPE_CHECKING:
@@ -47,19 +47,23 @@ class Rows:
         peek (`int`, *optional*):
             Count the columns from the first so many rows, and the rows not at all if there are more. [`~Rows.has_column`]
             looks at the rest where it has to.
+        has_lines (`bool`, *optional*, defaults to `False`):
+            Whether `read` takes the function that [`~Rows.lines`] is given.
     """
 
     def __init__(
         self,
         name: str,
-        read: Callable[[], Iterable[dict[str, Any]]],
+        read: Callable[..., Iterable[dict[str, Any]]],
         column_names: list[str] | None = None,
         num_rows: int | None = None,
         text_cells: bool = False,
         peek: int | None = None,
+        has_lines: bool = False,
     ):
         self.name = name
         self._read = read
+        self._has_lines = has_lines
         self.text_cells = text_cells
         self.column_names = column_names
         self.num_rows = num_rows
@@ -86,6 +90,18 @@ class Rows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._read())
+
+    def lines(self, key_of: Callable[[bytes], str | None]) -> Iterator[dict[str, Any] | LinePlace]:
+        """
+        The rows, but of lines of JSON Lines only the place, where a key is all that is needed of them for now.
+
+        Args:
+            key_of (`Callable[[bytes], str | None]`): gives the key of a line; `None`: it has to be read.
+
+        Yields:
+            `dict` or [`~qcrd_trl.data.text_files.LinePlace`].
+        """
+        return iter(self._read(key_of) if self._has_lines else self._read())
 
     def __len__(self) -> int:
         if self.num_rows is None:
@@ -209,7 +225,13 @@ def open_source(
     rows = [open_text_file(file, note) for file in files]
     name = str(source) if len(files) > 1 else str(files[0])
     text_cells = suffix(files[0]) in (".csv", ".tsv")
-    found = Rows(name, lambda: (row for read in rows for row in read()), text_cells=text_cells, peek=peek)
+    found = Rows(
+        name,
+        lambda key_of=None: (row for read in rows for row in read(key_of)),
+        text_cells=text_cells,
+        peek=peek,
+        has_lines=True,
+    )
     if found.num_rows == 0:
         raise DataError(f"{name} has no rows.")
     return found

@@ -4,9 +4,10 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import DataError
 
@@ -17,7 +18,50 @@ logger = logging.getLogger(__name__)
 APPENDED_COLUMNS = frozenset({"sample_index", "settings_hash"})
 
 _SCAN = json.JSONDecoder().scan_once  # what `json.loads` calls, without its looks at what stands around the value
+_BUFFER = 1 << 18  # bytes; lines of one question stand near each other
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class LinePlace(NamedTuple):
+    """
+    Where a line of JSON Lines stands that has not been read, so that another process can do that.
+
+    Attributes:
+        key (`str`): what was read from it.
+        path (`str`): its file.
+        offset (`int`): the bytes in front of it.
+        number (`int`): its number, counted from 1.
+    """
+
+    key: str
+    path: str
+    offset: int
+    number: int
+
+
+def read_lines_at(places: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """
+    Reads the rows at some places.
+
+    Args:
+        places (`Iterable[Sequence]`): `path`, `offset` and `number` of each [`LinePlace`].
+
+    Raises:
+        DataError: a line is no JSON object; the message names file and line.
+    """
+    with ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+        for path, offset, number in places:
+            file = files.get(path)
+            if file is None:
+                file = files[path] = stack.enter_context(open(path, "rb", buffering=_BUFFER))
+            file.seek(offset)
+            line = file.readline()
+            row = _plain_object(line)
+            if row is None:
+                place = f"{path}, line {number}"
+                row = _mapping(_parse_json(line, place), place)
+            yield row
 
 
 def suffix(path: Path) -> str:
@@ -65,7 +109,9 @@ def has_lone_surrogate(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(has_lone_surrogate(item) for item in value)
 
 
-def open_text_file(path: Path, note: Callable[[str], None] = logger.warning) -> Callable[[], Iterable[dict[str, Any]]]:
+def open_text_file(
+    path: Path, note: Callable[[str], None] = logger.warning
+) -> Callable[..., Iterable[dict[str, Any] | LinePlace]]:
     """
     Opens a text file.
 
@@ -74,7 +120,8 @@ def open_text_file(path: Path, note: Callable[[str], None] = logger.warning) -> 
         note (`Callable[[str], None]`, *optional*): is told, once, of a last line that is left out because it is cut off.
 
     Returns:
-        `Callable[[], Iterable[dict]]`: what reads its rows, each time afresh.
+        `Callable[..., Iterable[dict | LinePlace]]`: what reads its rows, each time afresh. Of JSON Lines, whole lines for
+        which a function that it is given returns a key, the [`LinePlace`] with that key takes the place of the row.
     """
     told: list[str] = []
 
@@ -83,14 +130,14 @@ def open_text_file(path: Path, note: Callable[[str], None] = logger.warning) -> 
             told.append(text)
             note(text)
 
-    if suffix(path) == ".jsonl":
-        return lambda: _read_lines(path, note_once)
     if suffix(path) in (".csv", ".tsv"):
-        return lambda: _read_csv(path)
-    if _first_character(path) != "[":  # JSON Lines under the name .json, as many datasets have it
-        return lambda: _read_lines(path, note_once)
-    rows = _read_json(path)
-    return lambda: rows
+        return lambda key_of=None: _read_csv(path)
+    if suffix(path) == ".json" and _first_character(path) == "[":
+        rows = _read_json(path)
+        return lambda key_of=None: rows
+    return lambda key_of=None: _read_lines(
+        path, note_once, key_of
+    )  # also under the name .json, as many datasets have it
 
 
 def _first_character(path: Path) -> str:
@@ -98,10 +145,18 @@ def _first_character(path: Path) -> str:
         return file.read(4096).lstrip()[:1]
 
 
-def _read_lines(path: Path, note: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    is_appended = None
+def _read_lines(
+    path: Path, note: Callable[[str], None], key_of: Callable[[bytes], str | None] | None = None
+) -> Iterator[dict[str, Any] | LinePlace]:
+    is_appended, name, offset, can_wait = None, str(path), 0, key_of is not None
     with path.open("rb") as file:  # bytes: only a line feed ends a line, U+2028 inside a text does not
         for number, line in enumerate(file, 1):
+            # The first row is read, as it tells what kind of file this is.
+            if can_wait and is_appended is not None and (key := key_of(line)) is not None and line[-1:] == b"\n":
+                yield LinePlace(key, name, offset, number)
+                offset += len(line)
+                continue
+            offset += len(line)
             row = _plain_object(line)
             if row is None:
                 if not line.strip(b"\xef\xbb\xbf \t\r\n"):

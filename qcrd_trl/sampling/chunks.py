@@ -10,14 +10,17 @@ rows of a long source wait on the disk until their chunk is complete, which is a
 
 import hashlib
 import pickle
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ..data.shards import shard_of
 from ..data.sources import Rows
+from ..data.text_files import LinePlace, read_lines_at
 from ..errors import DataError
 from ..records import Question, Sample
 from .questions import (
@@ -75,16 +78,19 @@ class Chunk:
         columns ([`~sampling.questions.Columns`]): where to find what.
         names (`tuple[str, ...]`): the columns that are carried.
         text_cells (`bool`): whether every cell is text.
-        rows (`list[tuple]`): row number, number or id of the question, and the cells.
+        rows (`list[tuple]`): row number, number or id of the question, and the cells; a list: what
+            [`~data.text_files.read_lines_at`] reads them from.
         spilled (`str` or `None`): the file that holds the rows before those.
+        settings (`str` or `None`): the settings of all samples that are read from lines.
     """
 
     is_long: bool
     columns: Columns
     names: tuple[str, ...]
     text_cells: bool
-    rows: list[tuple[int, str, tuple[Any, ...]]]
+    rows: list[tuple[int, str, tuple[Any, ...] | list[Any]]]
     spilled: str | None = None
+    settings: str | None = None
 
     def questions(self) -> list[Question]:
         """Reads the questions, in the order of their first rows."""
@@ -100,6 +106,26 @@ class Chunk:
         return questions
 
     def _all_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
+        waiting = self._waiting_rows()
+        for is_place, rows in groupby(waiting, key=lambda row: type(row[2]) is list):
+            if is_place:
+                yield from self._read_places(list(rows))
+            else:
+                yield from rows
+
+    def _read_places(self, rows: list[tuple[int, str, list[Any]]]) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
+        names, id, settings = self.names, self.columns.id, self.settings
+        lines = read_lines_at([place for _, _, place in rows])
+        for (index, key, place), row in zip(rows, lines, strict=True):
+            if row.get(id) != key or (settings is not None and row.get("settings_hash") != settings):
+                path, _, number = place
+                raise DataError(
+                    f"{path}, line {number}: {id!r} or 'settings_hash' stands there twice, or inside another "
+                    "column, or the file was changed while it was read. Write each column once, and select again."
+                )
+            yield index, key, tuple(map(row.get, names))
+
+    def _waiting_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...] | list[Any]]]:
         if self.spilled is not None:
             with open(self.spilled, "rb") as file:
                 while True:
@@ -110,27 +136,29 @@ class Chunk:
         yield from self.rows
 
     def _grouped(self) -> list[Question]:
-        column = self.columns.samples
-        shared = [name for name in (self.columns.prompt, self.columns.label, self.columns.choices) if name is not None]
+        columns, names = self.columns, self.names
+        text, status, position = (
+            names.index(name) if name in names else None for name in (columns.samples, "status", "sample_index")
+        )
+        shared = [names.index(name) for name in (columns.prompt, columns.label, columns.choices) if name is not None]
         questions: dict[str, Question] = {}
-        cells_of: dict[str, tuple[Any, ...]] = {}  # what a question was read from: equal cells need not be read again
+        asked: dict[str, tuple] = {}  # what a question was read from: equal cells need not be read again
         drawn: dict[str, list[tuple[float, Sample, int]]] = {}
         for index, key, cells in self._all_rows():
-            row = dict(zip(self.names, cells, strict=True))
-            cell = row[column]
-            check_single(cell, column, index)
-            asked = tuple((type(cell), cell) for cell in map(row.get, shared))  # 1 and True are equal and not the same
-            earlier = questions.get(key)
-            if earlier is None or asked != cells_of[key]:
-                question = read_question(row, self.columns, index, key, (), self.text_cells)
+            cell = cells[text]
+            check_single(cell, columns.samples, index)
+            of_question = [cells[place] for place in shared]
+            these = (of_question, list(map(type, of_question)))  # 1 and True are equal and not the same
+            if (earlier := asked.get(key)) is None or earlier != these:
+                row = dict(zip(names, cells, strict=True))
+                question = read_question(row, columns, index, key, (), self.text_cells)
                 if earlier is None:
-                    questions[key], cells_of[key] = question, asked
+                    questions[key], asked[key], drawn[key] = question, these, []
                 else:
-                    check_same(question, earlier)
-            position = read_position(row.get("sample_index"), index)
-            status = row.get("status")
-            sample = Sample(cell, "ok" if status is None else str(status))
-            drawn.setdefault(key, []).append((position, sample, index))
+                    check_same(question, questions[key])
+            place = read_position(None if position is None else cells[position], index)
+            state = None if status is None else cells[status]
+            drawn[key].append((place, Sample(cell, "ok" if state is None else str(state)), index))
         return [
             Question(q.row, q.id, q.prompt, q.label, self._samples(drawn[key], key), q.choices)
             for key, q in questions.items()
@@ -150,15 +178,6 @@ class Chunk:
                     f"{key!r}, but differ. Files of different runs were joined: select from each, or number them anew."
                 )
         return tuple(sample for _, sample, _ in kept)
-
-
-def _check_same(earlier: Question, question: Question) -> None:
-    for name in ("prompt", "label"):
-        if getattr(question, name) != getattr(earlier, name):
-            raise DataError(
-                f"Rows {earlier.row} and {question.row} (rows count from 0) have the same id {question.id!r} but not the same "
-                f"{name}: {getattr(earlier, name)!r} and {getattr(question, name)!r}. Give each question its own id."
-            )
 
 
 class Chunks(Iterable[Chunk]):
@@ -205,6 +224,7 @@ class Chunks(Iterable[Chunk]):
         self._names = tuple(dict.fromkeys(name for name in used if name is not None))
         self.settings: Counter[str] = Counter()
         self.num_questions = self.num_chunks = None
+        self._lines_settings: str | None = None
         if self.is_long:
             self._chunks = self._partition()
             self.num_chunks = len(self._chunks)
@@ -219,7 +239,8 @@ class Chunks(Iterable[Chunk]):
         return iter(self._chunks) if self.is_long else self._wide()
 
     def _chunk(self, rows: list, spilled: str | None = None) -> Chunk:
-        return Chunk(self.is_long, self._columns, self._names, self._rows.text_cells, rows, spilled)
+        settings = self._lines_settings
+        return Chunk(self.is_long, self._columns, self._names, self._rows.text_cells, rows, spilled, settings)
 
     # Wide
 
@@ -251,13 +272,15 @@ class Chunks(Iterable[Chunk]):
         spilled: dict[int, str] = {}
         columns, names, part = self._columns, self._names, self._part
         has_settings = "settings_hash" in names
-        for index, row in enumerate(self._rows):
+        key_of = self._key_of()
+        for index, row in enumerate(self._rows if key_of is None else self._rows.lines(key_of)):
+            is_place = type(row) is LinePlace
             if has_settings:
-                settings = str(row.get("settings_hash"))
+                settings = self._lines_settings if is_place else str(row.get("settings_hash"))
                 self.settings[settings] += 1
                 if part.settings_hash is not None and settings != part.settings_hash:
                     continue
-            key = question_key(row, columns, index)
+            key = row.key if is_place else question_key(row, columns, index)
             short = (
                 key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()[:16]
             )
@@ -272,7 +295,8 @@ class Chunks(Iterable[Chunk]):
             if number < 0:
                 continue
             name = key if columns.id else ids[number]
-            waiting.setdefault(number // self._size, []).append((index, name, tuple(map(row.get, names))))
+            cells = list(row[1:]) if is_place else tuple(map(row.get, names))  # a list is pickled in no time
+            waiting.setdefault(number // self._size, []).append((index, name, cells))
             num_waiting += 1
             if num_waiting >= _ROWS_IN_MEMORY and self._folder is not None:
                 self._spill(waiting, spilled)
@@ -282,6 +306,33 @@ class Chunks(Iterable[Chunk]):
         return [
             self._chunk(waiting.get(place, []), spilled.get(place)) for place in range(-(-num_questions // self._size))
         ]
+
+    def _key_of(self) -> Callable[[bytes], str | None] | None:
+        """
+        What reads the id of a line that `qcrd sample` wrote, with the settings of the first row; `None` for other sources.
+        Whoever reads the line compares both.
+        """
+        if self._columns.id != "id":
+            return None
+        settings = b""
+        if "settings_hash" in self._names:
+            first = next(iter(self._rows), {}).get("settings_hash")
+            if not isinstance(first, str) or not re.fullmatch(r"\w+", first, re.ASCII):
+                return None
+            self._lines_settings = first
+            settings = f'"settings_hash": "{first}"'.encode()
+        match_id = re.compile(rb'\{"id": "([^"\\]+)"').match
+
+        def key_of(line: bytes) -> str | None:
+            found = match_id(line)
+            if found is None or settings not in line:
+                return None
+            try:
+                return found.group(1).decode()
+            except UnicodeDecodeError:
+                return None
+
+        return key_of
 
     def _spill(self, waiting: dict[int, list[tuple]], spilled: dict[int, str]) -> None:
         for place, rows in waiting.items():

@@ -208,11 +208,10 @@ def read_completion(
         `tuple[Any, str | None]`: The answer (`None`: it does not vote), and the rationale that reaches it (`None`: the
         completion explains nothing).
     """
+    if parse is False or not has_marks(text):
+        whole = cut_run_on(text) if parse else text
+        return extract_answer(whole, task_kind, choices), whole
     value, parsed = read_answer(text, task_kind, choices, parse)
-    if parsed is None:
-        return value, text
-    if parsed.form == "plain":
-        return value, parsed.explanation
     if value is None:
         return None, parsed.explanation or None
     return value, as_rationale(parsed, value, task_kind, choices)

@@ -66,19 +66,22 @@ class SelectionReport:
         Returns:
             `bool`: Whether the question goes into the training set: it has a label. (By majority, a tie has none.)
         """
+        num_votes = selection.num_votes
         self.samples["total"] += selection.num_samples
-        self.samples["voting"] += selection.num_votes
+        self.samples["voting"] += num_votes
         self.samples["abstained"] += selection.abstentions
         for name in ("duplicates", "near_duplicates", "without_explanation"):
             self.samples[name] += getattr(selection, name)
-        self.statuses.update(selection.statuses)
+        for name, count in selection.statuses.items():  # `update` costs ten times as much for the one that most have
+            self.statuses[name] += count
         self.below_agreement += selection.below_agreement
-        self.samples_dropped.update(selection.dropped)
+        for name, count in selection.dropped.items():
+            self.samples_dropped[name] += count
         self.ties += selection.tie
         self.without_votes += not selection.votes
         top = selection.votes[0][1] if selection.votes else 0
         if selection.votes:
-            self.agreement[top, selection.num_votes] += 1
+            self.agreement[top, num_votes] += 1
         if selection.num_samples:
             self.agreement_of_samples[top, selection.num_samples] += 1
         if selection.gold_votes is not None:
@@ -86,7 +89,7 @@ class SelectionReport:
             self.gold["with_majority"] += selection.majority is not None
             self.gold["majority"] += bool(selection.majority_is_gold)
             self.gold["votes"] += selection.gold_votes
-            self.gold["of_votes"] += selection.num_votes
+            self.gold["of_votes"] += num_votes
             self.gold["of_samples"] += selection.num_samples
         if selection.label is None:
             reason = "below agreement" if selection.below_agreement else "tie" if selection.tie else "no vote"

@@ -16,7 +16,6 @@ Rules
   negatives among negatives: a negative one word away from a positive is worth most.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -153,81 +152,111 @@ def select_rationales(
     if label_source == "gold" and label is None:
         raise ConfigError("label_source='gold' needs a label: give one, or use label_source='majority'.")
     gold = None if label is None else parse_label(label, task_kind, choices)
-
-    dropped: Counter[str] = Counter()
-    statuses: Counter[str] = Counter()
-    num_samples = abstentions = unexplained = 0
-    raw = None
-    values: list[Any] = []  # one entry a distinct answer
-    counts: list[int] = []  # and how many do
-    order: list[tuple[int, str]] = []  # (index of its answer, text) of each vote, as drawn
+    ballot = _Ballot(task_kind)
     for sample in samples:
-        num_samples += 1
-        if not isinstance(sample, Sample):
-            sample = Sample(sample)
-        statuses[sample.status] += 1
-        problem = text_problem(sample.text) if sample.status == "ok" else f"status {sample.status}"
-        if problem is not None:
-            dropped[problem] += 1
-            continue
-        answer, text = read_completion(sample.text, task_kind, choices, parse_completions)
-        if raw is None:
-            raw = text
-        if answer is None:
-            abstentions += 1
-            continue
-        index = _index(values, answer, task_kind)
-        if index is None:
-            index = len(values)
-            values.append(answer)
-            counts.append(0)
-        counts[index] += 1
-        if text is None:
-            unexplained += 1
-        else:
-            order.append((index, text))
+        ballot.take(sample if isinstance(sample, Sample) else Sample(sample), choices, parse_completions)
 
-    ranking = sorted(range(len(values)), key=lambda i: -counts[i])  # stable: the answer drawn first leads
+    ranking = ballot.ranking()
+    values, counts = ballot.values, ballot.counts
     tie = len(ranking) > 1 and counts[ranking[0]] == counts[ranking[1]]
     winner = ranking[0] if ranking and not tie else None
-    right = None if gold is None else _index(values, gold, task_kind)
-
+    right = None if gold is None else ballot.index(gold)
     if label_source == "gold":
-        chosen, positive = label, right
-        decided = True
+        chosen, positive, decided = label, right, True
     else:
-        chosen, positive = (None if winner is None else _write(values[winner])), winner
-        decided = winner is not None
+        chosen, positive, decided = (None if winner is None else _write(values[winner])), winner, winner is not None
     below = (
         min_agreement is not None
         and positive is not None
         # In whole numbers: 3 of 5 is 0.6, though 3 / 5 may come out below it.
-        and counts[positive] < min_agreement * num_samples * (1 - 1e-9)
+        and counts[positive] < min_agreement * ballot.num_samples * (1 - 1e-9)
     )
     if below and label_source != "gold":
         chosen, decided = None, False
-    positives, negatives, duplicates, near = _split(order, positive, near_duplicates) if decided else ((), (), 0, 0)
-    if below:
-        positives = ()
+    positives, negatives, duplicates, near = (
+        _split(ballot.order, positive, near_duplicates) if decided else ((), (), 0, 0)
+    )
     return Selection(
         label=chosen,
-        positives=positives,
+        positives=() if below else positives,
         negatives=negatives,
-        raw=raw,
-        votes=tuple((_write(values[i]), counts[i]) for i in ranking),
+        raw=ballot.raw,
+        votes=tuple([(_write(values[i]), counts[i]) for i in ranking]),
         majority=None if winner is None else _write(values[winner]),
         tie=tie,
-        num_samples=num_samples,
-        abstentions=abstentions,
-        dropped=dict(dropped),
+        num_samples=ballot.num_samples,
+        abstentions=ballot.abstentions,
+        dropped=ballot.dropped,
         duplicates=duplicates,
         near_duplicates=near,
-        without_explanation=unexplained,
+        without_explanation=ballot.unexplained,
         below_agreement=below,
-        statuses=dict(statuses),
+        statuses=ballot.statuses,
         gold_votes=None if gold is None else (0 if right is None else counts[right]),
         majority_is_gold=None if gold is None else (winner is not None and winner == right),
     )
+
+
+class _Ballot:
+    """
+    Takes the samples of a question one by one.
+
+    Attributes:
+        values (`list`): the distinct answers, as drawn.
+        counts (`list[int]`): how many samples reach each.
+        order (`list[tuple[int, str]]`): of each vote with a rationale, the place of its answer, and the rationale.
+        raw (`str` or `None`): the first usable text.
+        num_samples, abstentions, unexplained (`int`), statuses, dropped (`dict[str, int]`): counts.
+    """
+
+    def __init__(self, task_kind: str | Callable[[str], Any]):
+        self.task_kind = task_kind
+        self.values: list[Any] = []
+        self.counts: list[int] = []
+        self._places: dict[tuple[int, int], int] = {}  # of numbers
+        self.order: list[tuple[int, str]] = []
+        self.raw: str | None = None
+        self.num_samples = self.abstentions = self.unexplained = 0
+        self.statuses: dict[str, int] = {}
+        self.dropped: dict[str, int] = {}
+
+    def take(self, sample: Sample, choices: Mapping[str, str] | None, parse_completions: bool | None) -> None:
+        """Counts a sample, and the vote in it."""
+        self.num_samples += 1
+        status, text = sample.status, sample.text
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        problem = text_problem(text) if status == "ok" else f"status {status}"
+        if problem is not None:
+            self.dropped[problem] = self.dropped.get(problem, 0) + 1
+            return
+        answer, text = read_completion(text, self.task_kind, choices, parse_completions)
+        if self.raw is None:
+            self.raw = text
+        if answer is None:
+            self.abstentions += 1
+            return
+        place = self.index(answer)
+        if place is None:
+            place = len(self.values)
+            self.values.append(answer)
+            self.counts.append(0)
+            if self.task_kind == "number":
+                self._places[answer.as_integer_ratio()] = place
+        self.counts[place] += 1
+        if text is None:
+            self.unexplained += 1
+        else:
+            self.order.append((place, text))
+
+    def index(self, answer: Any) -> int | None:
+        """Which of the answers so far this one equals."""
+        if self.task_kind == "number":  # exact rationals: equal means the same value
+            return self._places.get(answer.as_integer_ratio())
+        return next((i for i, value in enumerate(self.values) if answers_equal(value, answer, self.task_kind)), None)
+
+    def ranking(self) -> list[int]:
+        """The places of the answers, the one that most samples reach first; among equals the one drawn first."""
+        return sorted(range(len(self.values)), key=lambda place: -self.counts[place])
 
 
 def _write(answer: Any) -> str:
@@ -238,31 +267,19 @@ def _write(answer: Any) -> str:
         return str(answer)
 
 
-def _index(values: list[Any], answer: Any, task_kind: str | Callable[[str], Any]) -> int | None:
-    """Which of the answers so far this one equals."""
-    if task_kind == "number":  # exact rationals: equal means the same value
-        return values.index(answer) if answer in values else None
-    return next((i for i, value in enumerate(values) if answers_equal(value, answer, task_kind)), None)
-
-
 def _split(
     order: list[tuple[int, str]], positive: int | None, near_duplicates: float
 ) -> tuple[tuple[str, ...], tuple[str, ...], int, int]:
     """Returns positives and negatives, each text once, and the numbers of texts left out as equal or nearly equal."""
-    # Equal texts have equal ends, also when folded: most questions need no look at the whole of their texts.
-    ends = [(text.split(None, 6)[:6], text.rsplit(None, 6)[1:]) for _, text in order]
-    fold = fold_whitespace
-    if near_duplicates == 1 and all(ends.count(end) == 1 for end in ends):
-        fold = str
+    folded_texts = _folded([text for _, text in order], everywhere=near_duplicates < 1)
     seen: set[str] = set()
     kept: dict[bool, list[str]] = {True: [], False: []}
     near = 0
     for is_positive in (True, False):  # positives first, so that a negative equal to one is left out
         folded_here: list[str] = []
-        for index, text in order:
+        for (index, text), folded in zip(order, folded_texts, strict=True):
             if (index == positive) is not is_positive:
                 continue
-            folded = fold(text)
             if folded in seen:
                 continue
             if near_duplicates < 1 and _is_near(folded, folded_here, near_duplicates):
@@ -273,6 +290,19 @@ def _split(
             kept[is_positive].append(text)
     num_kept = len(kept[True]) + len(kept[False])
     return tuple(kept[True]), tuple(kept[False]), len(order) - num_kept - near, near
+
+
+def _folded(texts: list[str], everywhere: bool) -> list[str]:
+    """The texts with their white space folded, but for those that cannot equal another, unless that is wanted everywhere."""
+    if everywhere:
+        return [fold_whitespace(text) for text in texts]
+    # Equal texts have equal ends, also when folded: most texts need not be looked at as a whole.
+    ends: list[Any] = [text.rsplit(None, 6)[1:] for text in texts]
+    alike = [ends.count(end) > 1 for end in ends]
+    if not any(alike):
+        return texts
+    ends = [(end, text.split(None, 6)[:6] if like else ()) for end, text, like in zip(ends, texts, alike, strict=True)]
+    return [fold_whitespace(text) if ends.count(end) > 1 else text for end, text in zip(ends, texts, strict=True)]
 
 
 def _is_near(text: str, others: list[str], likeness: float) -> bool:

@@ -144,7 +144,8 @@ def without(name):
         (["--encoder", "no/such/model"], ROWS, "No discriminator and no encoder could be loaded from 'no/such/model'"),
         (["--dataset", "no.parquet"], ROWS, "no.parquet does not exist"),
         (["--loss", "hinge"], ROWS, "Unknown loss 'hinge'"),
-        (["--device", "abacus"], ROWS, "--device 'abacus' is no device"),
+        (["--device", "abacus"], ROWS, "The device 'abacus' cannot be used here"),
+        (["--device", "xpu:77"], ROWS, "The device 'xpu:77' cannot be used here"),
     ],
 )
 def test_bad_input(train, tmp_path, capsys, monkeypatch, argv, rows, message):

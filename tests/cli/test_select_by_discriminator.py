@@ -86,3 +86,21 @@ def test_a_discriminator_of_the_other_kind(select, tmp_path, capsys):
         assert last.startswith("qcrd select: error: ")
         assert message in last
     assert not (tmp_path / "out").exists()
+
+
+def test_its_device(student, select, tmp_path, capsys, monkeypatch):
+    """A flag that went nowhere would score on the CPU for hours; one without a discriminator says that it does nothing."""
+    moved = []
+    monkeypatch.setattr(RationaleScorer, "to", lambda self, device: moved.append(device) or self)
+    assert select("--discriminator", student, "--device", "cpu") == 0
+    assert [str(device) for device in moved] == ["cpu"]
+    capsys.readouterr()
+    for argv, message in (
+        (["--discriminator", student, "--device", "xpu:77"], "The device 'xpu:77' cannot be used here"),
+        (["--device", "cpu"], "device is where a --discriminator runs: name one"),
+    ):
+        assert select(*argv, output="none") == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("qcrd select: error: ")
+        assert message in last
+    assert not (tmp_path / "none").exists()
