@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ..errors import ConfigError
 from ..models import load_tokenizer
@@ -24,6 +25,8 @@ class FilterArguments:
             Id or path of the teacher, as `qcrd c2kd teacher` saves it. May be left out where `teacher_cache` holds its states.
         tokenizer (`str`, *optional*):
             Generative mode: id or path of the tokenizer; the teacher's if left out.
+        train_windows (`str`, *optional*, defaults to `"last"`):
+            Item-head mode: `"last"`: one training row a user, of the latest events. `"all"`: as many as hold all events.
         prompt_file (`str`, *optional*):
             Generative mode: file with the prompt's template.
         examples_per_user (`int`, *optional*, defaults to `1`):
@@ -43,6 +46,9 @@ class FilterArguments:
     dataset: str = field(metadata={"help": "Folder that `qcrd c2kd prepare` wrote."})
     teacher: str | None = field(default=None, metadata={"help": "Id or path of the teacher."})
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer (generative). Default: the teacher's."})
+    train_windows: Literal["last", "all"] = field(
+        default="last", metadata={"help": "Training rows of a user's latest events, or of all (item-head mode)."}
+    )
     prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
     max_users: int | None = field(default=None, metadata={"help": "Only so many users (generative)."})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from transformers import EarlyStoppingCallback
@@ -36,6 +36,8 @@ class RunArguments:
             Item-head mode: width of the embeddings of items, where it is not the backbone's.
         tie_items (`bool`, *optional*):
             Item-head mode: whether the head's weights are the embeddings of the items.
+        train_windows (`str`, *optional*, defaults to `"last"`):
+            Item-head mode: `"last"`: one training row a user, of the latest events. `"all"`: as many as hold all events.
         prompt_file (`str`, *optional*):
             Generative mode: file with the prompt's template.
         examples_per_user (`int`, *optional*, defaults to `1`):
@@ -65,6 +67,9 @@ class RunArguments:
     item_init: str = field(default="random", metadata={"help": "New embeddings of items: random or titles."})
     item_size: int | None = field(default=None, metadata={"help": "Width of the embeddings of items."})
     tie_items: bool | None = field(default=None, metadata={"help": "Tie the head to the embeddings of items."})
+    train_windows: Literal["last", "all"] = field(
+        default="last", metadata={"help": "Training rows of a user's latest events, or of all (item-head mode)."}
+    )
     prompt_file: str | None = field(default=None, metadata={"help": "File with the prompt's template (generative)."})
     examples_per_user: int = field(default=1, metadata={"help": "Training rows a user (generative)."})
     max_users: int | None = field(default=None, metadata={"help": "Only so many users (generative)."})
@@ -195,7 +200,7 @@ def rows_of(script: RunArguments, args: Any, data: RecommendationData, tokenizer
         if script.max_users is not None or script.prompt_file is not None:
             raise ConfigError("--max_users and --prompt_file are for --task_mode generative: leave them out.")
         if split == "train":
-            return train_rows(data, args.max_history)
+            return train_rows(data, args.max_history, script.train_windows)
         return eval_rows(data, split, args.max_history)
     from ..recommendation.prompts import generative_rows, sample_users
 

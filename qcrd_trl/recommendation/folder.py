@@ -14,7 +14,7 @@ from ..errors import ConfigError, DataError
 from ..files import whole_folder
 from ..version import __version__
 from .candidates import SPLITS
-from .leave_one_out import MAX_HISTORY, RecommendationData, check_split, make_data
+from .leave_one_out import MAX_HISTORY, TRAIN_WINDOWS, RecommendationData, check_split, make_data
 
 
 if TYPE_CHECKING:
@@ -136,24 +136,32 @@ def check_output_folder(folder: str | Path) -> Path:
     return folder
 
 
-def train_rows(data: RecommendationData, max_history: int | None = None) -> "Dataset":
+def train_rows(data: RecommendationData, max_history: int | None = None, windows: str = "last") -> "Dataset":
     """
-    Rows to train on: of each user the last `max_history + 1` training events. Every item but the first is a target of what
-    stands before it. A user with a single training event has no target, and no row.
+    Rows to train on, each of at most `max_history + 1` training events of a user. Every item but the first is a target of
+    what stands before it in the row. A user with a single training event has no target, and no row.
 
     Args:
         data (`RecommendationData`): the data.
         max_history (`int`, *optional*): largest number of events that anything is predicted from. That of the data's settings
             if left out, else 50.
+        windows (`str`, *optional*, defaults to `"last"`): `"last"`: one row a user, of the latest events (as SASRec trains).
+            `"all"`: as many as it takes to hold all events, counted from the latest; a row begins with the event that the one
+            before it ends with, so that each event but a user's first is a target once.
 
     Returns:
-        [`~datasets.Dataset`]: with the columns `user_id` (string) and `items` (list of int32).
+        [`~datasets.Dataset`]: with the columns `user_id` (string) and `items` (list of int32). The rows of a user stand together,
+        the latest first.
     """
     number = _max_history(data, max_history)
-    histories = [data.history(user, "train") for user in range(data.num_users)]
-    return _dataset(
-        [(key, items[-number - 1 :]) for key, items in zip(data.user_ids, histories, strict=True) if len(items) > 1]
-    )
+    if windows not in TRAIN_WINDOWS:
+        raise ConfigError(f"Unknown windows {windows!r}: expected one of {', '.join(TRAIN_WINDOWS)}.")
+    rows = []
+    for user, key in enumerate(data.user_ids):
+        items = data.history(user, "train")
+        ends = range(len(items), 1, -number)
+        rows += [(key, items[max(0, end - number - 1) : end]) for end in (ends if windows == "all" else ends[:1])]
+    return _dataset(rows)
 
 
 def eval_rows(data: RecommendationData, split: str, max_history: int | None = None) -> "Dataset":

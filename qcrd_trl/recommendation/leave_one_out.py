@@ -13,6 +13,7 @@ from .candidates import SPLITS
 from .sequences import MIN_LENGTH
 
 
+TRAIN_WINDOWS = ("last", "all")
 MAX_HISTORY = 50  # events that anything is predicted from, where nothing else is said
 
 

@@ -109,6 +109,21 @@ def test_training_rows_hold_no_target():
         train_rows(data(**only_bob()))
 
 
+def test_windows_hold_every_training_event():
+    """Events before the last window would never be trained on; one in two windows would be a target twice."""
+    events = list(range(10))  # the last two are held out
+    long = {"sequences": [events, [5, 4, 0]], "item_ids": [str(item) for item in events], "titles": [None] * 10}
+    long |= {"candidates": {"validation": [[8], [4]], "test": [[9], [0]]}, "timestamps": None}
+    found = train_rows(data(**long), 3, windows="all")
+    assert found["items"][:] == [[4, 5, 6, 7], [1, 2, 3, 4], [0, 1]]
+    assert found["user_id"][:] == ["ann"] * 3
+    assert sorted(item for items in found["items"] for item in items[1:]) == events[1:8]
+    assert train_rows(data(**long), 3)["items"][:] == [[4, 5, 6, 7]]
+    assert train_rows(data(**long), 7, windows="all")["items"][:] == [events[:8]]  # no row of an event alone
+    with pytest.raises(ConfigError, match="Unknown windows 'each': expected one of last, all"):
+        train_rows(data(**long), 3, windows="each")
+
+
 def only_bob():
     return {
         "user_ids": ["bob"],
