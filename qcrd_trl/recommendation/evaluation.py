@@ -10,7 +10,7 @@ from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError
 from ..inference import inference_mode, preserved_random_state
 from ..models import keep_cpu_gradients
 from .collator import DataCollatorForC2KD
@@ -19,7 +19,7 @@ from .prompt_form import RecommendationPrompt
 from .ranking import ITEM_CHUNK, candidate_ranks, target_ranks
 from .ranking_metrics import KS, check_ks
 from .selection import selected_users, sets_of
-from .states import core_model, head_of, num_layers, read_positions
+from .states import check_linear_head, core_model, head_of, linear_head, num_layers, read_positions
 from .titles import normalise_title
 from .tokens import TASK_MODES, ItemRowTokenizer
 
@@ -138,7 +138,7 @@ def _ranks(
     from .folder import eval_rows
 
     core = core_model(model)
-    weight, bias = _linear_head(model, data.num_items)
+    weight, bias = linear_head(model, data.num_items)
     rows = eval_rows(data, split, max_history)
     tokenize = ItemRowTokenizer(data.num_items, train_positions="last", name=f"{split} rows")
     features = [tokenize({"items": items}, number) for number, items in enumerate(rows.select(users)["items"])]
@@ -154,7 +154,7 @@ def _ranks(
             batch = {name: batch[name].to(core.device) for name in ("input_ids", "attention_mask", "labels")}
             states = read_positions(model, batch, [last], with_logits=False).states[last].float()
             if start == 0:
-                _check_head(head_of(model), states[:1], weight, bias)
+                check_linear_head(head_of(model), states[:1], weight, bias)
             targets = [data.target(users[number], split) for number in chosen]
             if candidates:
                 listed = data.candidates[split][[users[number] for number in chosen]]
@@ -165,34 +165,6 @@ def _ranks(
             ranks[chosen] = found.numpy()
             bar.update(len(chosen))
     return ranks
-
-
-def _linear_head(model: nn.Module, num_items: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias of the head over items, in single precision at most."""
-    head = head_of(model)
-    weight, bias = getattr(head, "weight", None), getattr(head, "bias", None)
-    if weight is None or weight.dim() != 2 or not weight.is_floating_point() or len(weight) != num_items:
-        shape = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
-        raise ModelError(
-            f"The model's head has {shape}, and the data {num_items} items. Evaluate it on the data that it was trained on; a "
-            'language model is evaluated with task_mode="generative".'
-        )
-    return tuple(
-        None if part is None else part.detach().float() if part.dtype == torch.float64 else part.detach()
-        for part in (weight, bias)
-    )
-
-
-def _check_head(head: nn.Module, state: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """Whether the head is the product that is ranked by: an adapter on it would be left out without a word."""
-    given = head(state.to(head.weight.dtype)).float()
-    product = nn.functional.linear(state.double(), weight.double(), None if bias is None else bias.double())
-    finite = given.isfinite() & product.isfinite()
-    apart = (given - product)[finite].abs()
-    if len(apart) and apart.max() > 0.02 * product[finite].abs().max() + 1e-6:
-        raise ModelError(
-            f"The head ({type(head).__name__}) gives other scores than its weights do. If an adapter is on it, merge it first."
-        )
 
 
 def _written(

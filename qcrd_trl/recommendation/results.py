@@ -297,12 +297,17 @@ def _paths(group: Sequence[RecommendationFile]) -> str:
     return ", ".join(str(results.path) for results in group)
 
 
+def _shown(path: Path) -> str:
+    """A file's name; with its folder's where all runs name it alike."""
+    return f"{path.parent.name}/{path.name}" if path.name == "results.json" and path.parent.name else path.name
+
+
 def _run(group: list[RecommendationFile], by_seed: dict[str, np.ndarray], seed: int) -> RecommendationRun:
     contents = [results.content for results in group]
     methods = {content["method"] for content in contents}
     run = RecommendationRun(
         [content["model"] for content in contents],
-        [results.path.name for results in group],
+        [_shown(results.path) for results in group],
         methods.pop() if len(methods) == 1 else None,
         contents[0]["counts"]["users"],
     )

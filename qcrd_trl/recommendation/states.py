@@ -118,6 +118,51 @@ def head_of(model: nn.Module) -> nn.Module:
     return head
 
 
+def linear_head(model: nn.Module, num_items: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """
+    What items are ranked by: weight `(num_items, d)` and bias `(num_items,)`, if any, of the head, in single precision at most.
+
+    Args:
+        model (`nn.Module`): an item-head model, wrapped or not.
+        num_items (`int`): items that are ranked.
+
+    Raises:
+        [`ModelError`]: if the head is no plain linear layer over these items.
+    """
+    head = head_of(model)
+    weight, bias = getattr(head, "weight", None), getattr(head, "bias", None)
+    if weight is None or weight.dim() != 2 or not weight.is_floating_point() or len(weight) != num_items:
+        shape = "no weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
+        raise ModelError(
+            f"The model's head has {shape}, and the data {num_items} items. Evaluate it on the data that it was trained on; a "
+            'language model is evaluated with task_mode="generative".'
+        )
+    return tuple(
+        None if part is None else part.detach().float() if part.dtype == torch.float64 else part.detach()
+        for part in (weight, bias)
+    )
+
+
+def check_linear_head(head: nn.Module, state: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """
+    Raises a [`ModelError`] where the head gives other scores than the weight and bias that are ranked by: an adapter on it would
+    be left out without a word.
+
+    Args:
+        head (`nn.Module`): what the model makes scores with.
+        state (`torch.Tensor`): states to compare the scores of, `(num_states, d)`.
+        weight, bias: those of [`linear_head`].
+    """
+    given = head(state.to(head.weight.dtype)).float()
+    product = nn.functional.linear(state.double(), weight.double(), None if bias is None else bias.double())
+    finite = given.isfinite() & product.isfinite()
+    apart = (given - product)[finite].abs()
+    if len(apart) and apart.max() > 0.02 * product[finite].abs().max() + 1e-6:
+        raise ModelError(
+            f"The head ({type(head).__name__}) gives other scores than its weights do. If an adapter is on it, merge it first."
+        )
+
+
 def num_layers(model: nn.Module) -> int:
     """Number of layers L of a model."""
     return core_model(model).config.num_hidden_layers

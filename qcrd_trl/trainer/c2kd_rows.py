@@ -16,7 +16,14 @@ from ..losses import token_nll
 from ..recommendation.collator import DataCollatorForC2KD
 from ..recommendation.ranking import target_ranks
 from ..recommendation.ranking_metrics import metrics_of
-from ..recommendation.states import head_of, label_positions, num_layers, read_positions
+from ..recommendation.states import (
+    check_linear_head,
+    head_of,
+    label_positions,
+    linear_head,
+    num_layers,
+    read_positions,
+)
 from ..recommendation.tokens import ItemRowTokenizer, TextRowTokenizer, tokenize_rows
 from .c2kd_card import RecommenderCardTrainer
 from .c2kd_config import C2KDConfig
@@ -149,11 +156,10 @@ class RecommendationTrainer(RecommenderCardTrainer):
         is_last[:-1] = row[1:] != row[:-1]
         if int(is_last.sum()) != rows:
             raise DataError("A row that is evaluated has no target: each must end in the item to be ranked.")
-        head = head_of(model)
-        weight = head.weight
-        return target_ranks(
-            states[is_last].to(weight.dtype), weight, targets[is_last], getattr(head, "bias", None)
-        ).tolist()
+        weight, bias = linear_head(model, self.num_items)
+        if not self._evaluated:  # the first batch of an evaluation
+            check_linear_head(head_of(model), states[is_last][:1], weight, bias)
+        return target_ranks(states[is_last].to(weight.dtype), weight, targets[is_last], bias).tolist()
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         self._evaluated = {}

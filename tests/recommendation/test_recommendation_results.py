@@ -89,8 +89,10 @@ def test_seeds_are_averaged_user_by_user(tmp_path):
     assert run.sd["hr@1"] == pytest.approx(0.5 / 2**0.5)
     assert run.intervals["hr@1"] == bootstrap_interval([1, 0.5, 0.5, 0], 1)
     assert (run.users, run.files, run.method) == (4, ["0.json", "1.json"], "c2kd")
-    one = saved(tmp_path / "one.json", (1, 2, 6, 0), method="none")
+    (tmp_path / "none-0").mkdir()
+    one = saved(tmp_path / "none-0" / "results.json", (1, 2, 6, 0), method="none")
     comparison = compare(one, files)
+    assert comparison.runs[0].files == ["none-0/results.json"]  # what runs write has one name in all of their folders
     assert comparison.differences[0].difference == 0.25
     assert [run.method for run in comparison.runs] == ["none", "c2kd"]
 

@@ -8,7 +8,7 @@ from c2kd_runs import c2kd_logs, c2kd_trainer, item_model, item_rows
 from datasets import Dataset
 from running import largest_difference, weights
 
-from qcrd_trl.errors import TrainingError
+from qcrd_trl.errors import ModelError, TrainingError
 
 
 EVAL = item_rows(9, 3)
@@ -55,6 +55,22 @@ def test_metrics_by_hand(tmp_path, size):
     assert again["other_ndcg@10"] == metrics["eval_ndcg@10"]
     predicted = trainer.predict(Dataset.from_list(EVAL[:4])).metrics
     assert predicted["test_mrr"] == pytest.approx(by_hand(trainer.model, EVAL[:4])["mrr"])
+
+
+def test_a_head_whose_weights_do_not_tell_its_scores_is_refused(tmp_path):
+    """Items would be ranked by the weights beneath, and the epoch that is kept be chosen by scores the student does not give."""
+    trainer = c2kd_trainer(tmp_path, method="none", parts={"eval_dataset": Dataset.from_list(EVAL)})
+    trainer.model.head.register_forward_hook(lambda module, args, scores: -scores)
+    with pytest.raises(ModelError, match="gives other scores than its weights do"):
+        trainer.evaluate()
+
+
+def test_a_student_in_double_precision_is_ranked(tmp_path):
+    """Products of doubles are not exact: ranks are those of the weights in single precision."""
+    trainer = c2kd_trainer(tmp_path, method="none", parts={"eval_dataset": Dataset.from_list(EVAL)})
+    expected = trainer.evaluate()["eval_mrr"]
+    trainer.model.double()
+    assert trainer.evaluate()["eval_mrr"] == pytest.approx(expected)
 
 
 def test_equal_scores_go_to_the_smaller_item(tmp_path):
