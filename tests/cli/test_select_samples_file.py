@@ -225,6 +225,9 @@ class Scorer:
         cls.path = path
         return cls()
 
+    def to(self, device):
+        return self
+
     def score(self, prompts, rationales, batch_size=32):
         assert all(prompt.startswith("Question") for prompt in prompts)
         return [0.25 if len(text) < len("it makes 10.") else 0.75 for text in rationales]
