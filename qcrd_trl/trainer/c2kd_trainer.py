@@ -262,7 +262,7 @@ class C2KDTrainer(RecommendationTrainer):
         scale = 1.0 / max(len(row), 1)
         if num_items_in_batch is not None:
             # Gradients are averaged over processes, while the loss is a mean over all their positions.
-            scale = self.args.world_size / num_items_in_batch
+            scale = self.args.world_size / torch.as_tensor(num_items_in_batch).clamp(min=1)
         loss = batch.total() * scale
         return (loss, {"logits": student.logits}) if return_outputs else loss
 
