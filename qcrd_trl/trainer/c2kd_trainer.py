@@ -215,9 +215,11 @@ class C2KDTrainer(RecommendationTrainer):
         if is_new and not self.heads.is_empty:
             args = self.args
             rate = args.learning_rate if args.heads_learning_rate is None else args.heads_learning_rate
-            optimizer.add_param_group(
-                {"params": self._heads.parameters, "lr": rate, "weight_decay": args.weight_decay}
-            )
+            # As of the student: matrices decay, norms and biases do not.
+            for decay, is_matrix in ((args.weight_decay, True), (0.0, False)):
+                parameters = [one for one in self._heads.parameters if (one.ndim > 1) == is_matrix]
+                if parameters:
+                    optimizer.add_param_group({"params": parameters, "lr": rate, "weight_decay": decay})
         return optimizer
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):

@@ -96,25 +96,33 @@ def test_titles(tmp_path, method):
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("method", "overrides"),
     [
-        {"filter_target": "normed"},
-        {"filter_target": "normed", "feature_loss": "normalized", "feature_alpha": 0.3, "student_layer": 1},
-        {"lambda_orthogonal": 0.05, "train_positions": "last", "pad_to_multiple_of": 16},
-        {"feature_distillation": "last", "logit_distillation": "own_heads", "feature_loss": "normalized"},
+        ("c2kd", {"filter_target": "normed"}),
+        ("c2kd", {"filter_target": "normed", "feature_loss": "normalized", "feature_alpha": 0.3, "student_layer": 1}),
+        ("c2kd", {"lambda_orthogonal": 0.05, "train_positions": "last", "pad_to_multiple_of": 16}),
+        ("feature_kd", {"logit_distillation": "own_heads", "feature_loss": "normalized", "temperature": 0.5}),
     ],
     ids=["normed", "normalized", "orthogonal", "mixed"],
 )
-def test_options(tmp_path, overrides):
+def test_options(tmp_path, method, overrides):
     """An option that is read and not obeyed gives a run that is called what it is not."""
-    trainer, rows = (
-        item_run(tmp_path, "c2kd", per_device_train_batch_size=3, gradient_accumulation_steps=3, **overrides)
-        if overrides.get("feature_distillation") != "last"
-        else item_run(tmp_path, "feature_kd", **overrides)
+    trainer, rows = item_run(
+        tmp_path, method, per_device_train_batch_size=3, gradient_accumulation_steps=3, **overrides
     )
     if "lambda_orthogonal" in overrides:
         with torch.no_grad():
-            trainer.heads.logit_projection.weight.mul_(1.5)
+            trainer.heads.logit_projection.weight.mul_(1.5)  # at first there is no penalty
+    compare(trainer, rows)
+
+
+@pytest.mark.parametrize("run", [item_run, text_run])
+@pytest.mark.parametrize("method", ["c2kd", "logit_kd"])
+def test_logits_by_tiles(tmp_path, monkeypatch, method, run):
+    """Positions at the seam of two tiles that count twice or never, or a projection whose gradient stops there."""
+    monkeypatch.setattr("qcrd_trl.losses.c2kd.TILE_NUMBERS", {"cpu": 1})  # the smallest tile: 16 of some 24 positions
+    trainer, rows = run(tmp_path, method, temperature=2.0)
+    assert sum(len(row) - start for row, start in rows) > 16
     compare(trainer, rows)
 
 
