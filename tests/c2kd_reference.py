@@ -153,3 +153,20 @@ def reference_loss(args, rows, student, heads, teacher, filters, layers, student
         means["orthogonal"] = (apart * apart).sum()
         total = total + args.lambda_orthogonal * means["orthogonal"]
     return total, {name: value.item() for name, value in means.items()}, chosen
+
+
+def reference_filter_loss(rows, teacher, filters, layers):
+    """
+    Stage 2: the mean over all positions of the cross-entropies of the layers, summed, through the norm and head that they share.
+    Arguments as of [`reference_loss`].
+    """
+    total, count = 0.0, 0
+    for ids, start in rows:
+        with torch.no_grad():
+            theirs = llama_states(teacher, ids)
+        for t in range(start - 1, len(ids) - 1):
+            count += 1
+            for layer in layers:
+                logits = filters["head.weight"] @ filtered_states(filters, layer, theirs[layer][t], "normed")
+                total = total + torch.logsumexp(logits, 0) - logits[ids[t + 1]]
+    return total / count

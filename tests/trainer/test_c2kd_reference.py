@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from c2kd_reference import doubled, reference_loss
+from c2kd_reference import doubled, reference_filter_loss, reference_loss
 from c2kd_runs import c2kd_logs, c2kd_trainer, filters_of, item_rows, record_c2kd, teacher_model
+from filtering import filter_trainer, record_gradients
+from running import logged
 from tiny import EOS, VOCAB_SIZE, ids, tiny_llama, word_tokenizer
 
 from qcrd_trl.recommendation.layer_filters import LayerFilters
@@ -139,3 +141,31 @@ def test_targets_of_two_kinds_are_two(tmp_path):
         rows = [(row["items"], 1) for row in item_rows()]
         losses.append(compare(trainer, rows)[0]["feature"])
     assert losses[0] != pytest.approx(losses[1], rel=0.05)
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=lambda split: f"{split[0]}x{split[1]}")
+@pytest.mark.parametrize("form", ["mlp", "linear"])
+def test_filters(tmp_path, form, split):
+    """Stage 2: a layer that counts twice, or a norm that only one of the layers has, trains plausibly."""
+    size, steps = split
+    rows = item_rows()
+    trainer = filter_trainer(
+        tmp_path,
+        teacher_model(),
+        rows,
+        filter_form=form,
+        teacher_dtype="float32",
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=steps,
+    )
+    filters, teacher = doubled(trainer.layer_filters), doubled(trainer.teacher.model)
+    loss = reference_filter_loss([(row["items"], 1) for row in rows], teacher, filters, (2, 4))
+    loss.backward()
+    noted = record_gradients(trainer)
+    trainer.train()
+    assert logged(trainer)[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert noted[0].keys() == filters.keys()
+    for name, weight in filters.items():
+        scale = max(weight.grad.abs().max().item(), 1e-3)
+        assert (noted[0][name] - weight.grad).abs().max().item() < 1e-4 * scale, name
+    assert all(p.grad is None for p in trainer.teacher.model.parameters())
