@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-from .guards import has_any, lowered, places_of, spaced_words
+from .guards import find_from, has_any, lowered, places_of, spaced_words
 from .numerals import Number, find_numbers, plain_number_at
 
 
@@ -242,11 +242,21 @@ def _demotion(text: str, number: Number, subordinate: list[tuple[int, int]], spa
     return cost
 
 
+def _subordinates(text: str, spaced: str) -> list[re.Match]:
+    """The matches of `_SUBORDINATE`, each of which begins with one of its words, or in front of one that ends in "ing"."""
+    places = places_of(spaced, _SUBORDINATE_WORDS.intersection(spaced.split()))
+    ending = spaced.find("ing ")
+    while ending >= 0:
+        space = text.rfind(" ", 0, ending)
+        if space >= 0:
+            places.append(space - (space > 0 and text[space - 1] == ","))
+        ending = spaced.find("ing ", ending + 1)
+    return find_from(_SUBORDINATE, text, sorted(places)) if places else []
+
+
 def _subordinate_spans(text: str, spaced: str | None) -> list[tuple[int, int]]:
-    if spaced is not None and "ing " not in spaced and _SUBORDINATE_WORDS.isdisjoint(spaced.split()):
-        return []
     spans = []
-    for match in _SUBORDINATE.finditer(text):
+    for match in _SUBORDINATE.finditer(text) if spaced is None else _subordinates(text, spaced):
         end = _CLAUSE_END.search(text, match.end()).start()
         if match.group().strip(", ").lower() in ("than", "out of"):
             end = min(end, match.end() + 12)

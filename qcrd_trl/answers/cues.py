@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from .guards import has_any, lowered, places_of
+from .guards import find_from, has_any, lowered, places_of
 from .latex import BOX_CLOSE, BOX_OPEN
 from .sentences import sentence_end
 
@@ -112,6 +112,7 @@ _RETRACTION_WORDS = (
     *("wait", "hold on", "scratch", "oops", "sorry", "mistake", "my bad", "thought", "no,", "no ", "no.", "no-"),
     *("actually", "correct", "error", "wrong", "not right", "let me"),
 )
+_VERBS_BEFORE = (" is", " are", " as", " was", " be", " being")
 _ANSWER_WORD = re.compile(r"ans(?<!\wans)")  # begins with letters, so that it is searched for quickly
 _HEADING_ENDS = (
     *("result", "results", "solution", "output", "prediction", "label", "conclusion", "verdict"),
@@ -205,17 +206,7 @@ def _find_open(text: str, low: str) -> list[re.Match]:
     starts = [start for held, starts in _OPEN_STARTS.items() if held in low for start in starts]
     if "answer" in low:
         starts += _NO_ANSWER_STARTS
-    return _find_from(_OPEN, text, places_of(low, starts)) if starts else []
-
-
-def _find_from(pattern: re.Pattern, text: str, places: list[int]) -> list[re.Match]:
-    """The matches of a pattern, if every match begins at one of the places."""
-    found, end = [], 0
-    for place in places:
-        if place >= end and (match := pattern.match(text, place)):
-            found.append(match)
-            end = match.end()
-    return found
+    return find_from(_OPEN, text, places_of(low, starts)) if starts else []
 
 
 def _marks(text: str) -> list[tuple[int, str, re.Match]]:
@@ -228,10 +219,10 @@ def _marks(text: str) -> list[tuple[int, str, re.Match]]:
     else:
         found = [(kind, match) for kind, pattern in _patterns_of(text, low) for match in pattern.finditer(text)]
         if "ans" in low:
-            found += [("cue", match) for match in _find_from(_ANSWER, text, places_of(low, ("ans",)))]
+            found += [("cue", match) for match in find_from(_ANSWER, text, places_of(low, ("ans",)))]
         if "answer" in low or "a:" in low or "a :" in low or "####" in text:
             lines = [0, *(place + 1 for place in places_of(text, "\n"))]
-            found += [("cue", match) for match in _find_from(_LINE, text, lines)]
+            found += [("cue", match) for match in find_from(_LINE, text, lines)]
         found += [("open", match) for match in _find_open(text, low)]
     if not found:
         return found
@@ -257,6 +248,21 @@ def cannot_commit(text: str, low: str) -> bool:
     return not (has_any(low, _OPEN_STARTS) and _find_open(text, low))
 
 
+def _may_stand_before(low: str) -> bool:
+    """Whether `_BEFORE` may match: in front of an "answer" stand a verb and "the", or words that are not looked into."""
+    if "most " in low:
+        return True
+    for place in places_of(low, ("answer",)):
+        head = low[max(0, place - 16) : place]
+        if head[-1:] != " ":
+            continue
+        if not head.endswith((" the ", " to ", " this ", " that ", " an ")):
+            return True
+        if head.endswith(" the ") and head[:-5].endswith(_VERBS_BEFORE):
+            return True
+    return False
+
+
 def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
     """The patterns that may match a text, with the kind of commit that each finds."""
     found = []
@@ -267,7 +273,7 @@ def _patterns_of(text: str, low: str) -> list[tuple[str, re.Pattern]]:
     has_answer = "answer" in low
     if ":" in text and ("correct" in low or "revised" in low or "edit" in low):
         found.append(("cue", _CORRECTION))
-    if has_answer:
+    if has_answer and _may_stand_before(low):
         found.append(("before", _BEFORE))
     if _may_have_heading(low):
         found.append(("heading", _OTHER))

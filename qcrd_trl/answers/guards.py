@@ -4,6 +4,7 @@ A pattern of many words is tried at every character; to ask whether one of its w
 that. A guard may say yes where the pattern then finds nothing, and never no where it would find something.
 """
 
+import re
 from collections.abc import Iterable
 
 
@@ -42,6 +43,16 @@ def places_of(text: str, parts: Iterable[str]) -> list[int]:
             place = text.find(part, place + 1)
     places.sort()
     return places
+
+
+def find_from(pattern: re.Pattern, text: str, places: list[int]) -> list[re.Match]:
+    """The matches of a pattern, if every match begins at one of the places."""
+    found, end = [], 0
+    for place in places:
+        if place >= end and (match := pattern.match(text, place)):
+            found.append(match)
+            end = match.end()
+    return found
 
 
 def spaced_words(text: str) -> str | None:

@@ -17,7 +17,10 @@ def is_sentence_stop(text: str, match: re.Match) -> bool:
     """Whether a full stop ends a sentence, rather than an abbreviation, an initial or a list number."""
     if match.group() != ".":
         return True
-    start = max(0, match.start() - 8)
+    place = match.start()
+    if place >= 5 and (end := text[place - 5 : place]).isascii() and end.isalpha() and end.lower() != "pprox":
+        return True  # no abbreviation, nor anything else that is looked for below, is as long
+    start = max(0, place - 8)
     word = text[start : match.start()].rpartition("\n")[2].rpartition(" ")
     last = word[2]
     if (

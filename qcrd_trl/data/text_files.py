@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 APPENDED_COLUMNS = frozenset({"sample_index", "settings_hash"})
 
 _SCAN = json.JSONDecoder().scan_once  # what `json.loads` calls, without its looks at what stands around the value
+_SAME_TYPES = frozenset({str, int, type(None)})  # cells of these types are the same, whoever reads the line
 _BUFFER = 1 << 18  # bytes; lines of one question stand near each other
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -39,16 +40,21 @@ class LinePlace(NamedTuple):
     number: int
 
 
-def read_lines_at(places: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def read_lines_at(places: Iterable[Sequence[Any]], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """
-    Reads the rows at some places.
+    Reads some columns of the rows at some places.
 
     Args:
         places (`Iterable[Sequence]`): `path`, `offset` and `number` of each [`LinePlace`].
+        names (`Sequence[str]`): the columns.
+
+    Yields:
+        `tuple`: The cells, `None` where a row lacks the column.
 
     Raises:
         DataError: a line is no JSON object; the message names file and line.
     """
+    quick = _quick_reader()
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
         for path, offset, number in places:
@@ -57,11 +63,32 @@ def read_lines_at(places: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
                 file = files[path] = stack.enter_context(open(path, "rb", buffering=_BUFFER))
             file.seek(offset)
             line = file.readline()
+            if quick is not None and line[:1] == b"{":
+                try:
+                    cells = tuple(map(quick(line).get, names))
+                except (ValueError, RecursionError):
+                    pass  # such as half of a surrogate pair, or NaN, which `json` reads
+                else:
+                    if _SAME_TYPES.issuperset(map(type, cells)):
+                        yield cells
+                        continue
             row = _plain_object(line)
             if row is None:
                 place = f"{path}, line {number}"
                 row = _mapping(_parse_json(line, place), place)
-            yield row
+            yield tuple(map(row.get, names))
+
+
+def _quick_reader() -> Callable[[bytes], Any] | None:
+    """
+    What reads JSON in a third of the time, where it is installed. Texts, whole numbers and nulls that it gives are those of
+    `json`; it makes floating-point numbers of very long whole ones.
+    """
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson.loads
 
 
 def suffix(path: Path) -> str:

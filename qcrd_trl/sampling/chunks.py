@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +115,18 @@ class Chunk:
                 yield from rows
 
     def _read_places(self, rows: list[tuple[int, str, list[Any]]]) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
-        names, id, settings = self.names, self.columns.id, self.settings
-        lines = read_lines_at([place for _, _, place in rows])
-        for (index, key, place), row in zip(rows, lines, strict=True):
-            if row.get(id) != key or (settings is not None and row.get("settings_hash") != settings):
+        names, settings = self.names, self.settings
+        of_id = names.index(self.columns.id)
+        of_settings = None if settings is None else names.index("settings_hash")
+        lines = read_lines_at([place for _, _, place in rows], names)
+        for (index, key, place), cells in zip(rows, lines, strict=True):
+            if cells[of_id] != key or (settings is not None and cells[of_settings] != settings):
                 path, _, number = place
                 raise DataError(
-                    f"{path}, line {number}: {id!r} or 'settings_hash' stands there twice, or inside another "
+                    f"{path}, line {number}: {self.columns.id!r} or 'settings_hash' stands there twice, or inside another "
                     "column, or the file was changed while it was read. Write each column once, and select again."
                 )
-            yield index, key, tuple(map(row.get, names))
+            yield index, key, cells
 
     def _waiting_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...] | list[Any]]]:
         if self.spilled is not None:
@@ -141,14 +144,16 @@ class Chunk:
             names.index(name) if name in names else None for name in (columns.samples, "status", "sample_index")
         )
         shared = [names.index(name) for name in (columns.prompt, columns.label, columns.choices) if name is not None]
+        shared_cells = itemgetter(*shared, shared[0])  # two places and more: then it gives a tuple
         questions: dict[str, Question] = {}
         asked: dict[str, tuple] = {}  # what a question was read from: equal cells need not be read again
         drawn: dict[str, list[tuple[float, Sample, int]]] = {}
         for index, key, cells in self._all_rows():
             cell = cells[text]
-            check_single(cell, columns.samples, index)
-            of_question = [cells[place] for place in shared]
-            these = (of_question, list(map(type, of_question)))  # 1 and True are equal and not the same
+            if type(cell) is not str:
+                check_single(cell, columns.samples, index)
+            of_question = shared_cells(cells)
+            these = (of_question, tuple(map(type, of_question)))  # 1 and True are equal and not the same
             if (earlier := asked.get(key)) is None or earlier != these:
                 row = dict(zip(names, cells, strict=True))
                 question = read_question(row, columns, index, key, (), self.text_cells)

@@ -29,7 +29,7 @@ _MARK = re.compile(
 _TAG = re.compile(r"<[ \t]*(?:explanation|rationale|reasoning|answer)[ \t]*>", re.IGNORECASE)
 _CLOSING = re.compile(r"<[ \t]*/[ \t]*(?:explanation|rationale|reasoning|answer)[ \t]*>", re.IGNORECASE)
 _NEXT = re.compile(
-    rf"\n{_STARS}(?:<[ \t]*(?:question|problem|explain|predict)[ \t]*>|"
+    rf"\n{_STARS}(?=[<ehinpqu])(?:<[ \t]*(?:question|problem|explain|predict)[ \t]*>|"
     r"(?:next )?(?:question|q|problem|human|user|premise|input|instruction|exercise)(?: ?#?\d{1,3})?[*_`]*[ \t]*[:：])",
     re.IGNORECASE,
 )

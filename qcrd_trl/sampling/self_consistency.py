@@ -78,9 +78,9 @@ def text_problem(text: Any) -> str | None:
         return "null"
     if not isinstance(text, str):
         return "not_text"
-    if not text.strip():
+    if not text or text.isspace():
         return "blank"
-    if has_lone_surrogate(text):
+    if not text.isascii() and has_lone_surrogate(text):
         return "lone_surrogate"
     return None
 
@@ -154,7 +154,10 @@ def select_rationales(
     gold = None if label is None else parse_label(label, task_kind, choices)
     ballot = _Ballot(task_kind)
     for sample in samples:
-        ballot.take(sample if isinstance(sample, Sample) else Sample(sample), choices, parse_completions)
+        if isinstance(sample, Sample):
+            ballot.take(sample.text, sample.status, choices, parse_completions)
+        else:
+            ballot.take(sample, "ok", choices, parse_completions)
 
     ranking = ballot.ranking()
     values, counts = ballot.values, ballot.counts
@@ -220,10 +223,9 @@ class _Ballot:
         self.statuses: dict[str, int] = {}
         self.dropped: dict[str, int] = {}
 
-    def take(self, sample: Sample, choices: Mapping[str, str] | None, parse_completions: bool | None) -> None:
+    def take(self, text: Any, status: str, choices: Mapping[str, str] | None, parse_completions: bool | None) -> None:
         """Counts a sample, and the vote in it."""
         self.num_samples += 1
-        status, text = sample.status, sample.text
         self.statuses[status] = self.statuses.get(status, 0) + 1
         problem = text_problem(text) if status == "ok" else f"status {status}"
         if problem is not None:
@@ -235,14 +237,17 @@ class _Ballot:
         if answer is None:
             self.abstentions += 1
             return
-        place = self.index(answer)
-        if place is None:
-            place = len(self.values)
+        new = len(self.values)
+        if self.task_kind == "number":
+            place = self._places.setdefault(answer.as_integer_ratio(), new)
+        else:
+            place = self.index(answer)
+        if place is None or place == new:
+            place = new
             self.values.append(answer)
-            self.counts.append(0)
-            if self.task_kind == "number":
-                self._places[answer.as_integer_ratio()] = place
-        self.counts[place] += 1
+            self.counts.append(1)
+        else:
+            self.counts[place] += 1
         if text is None:
             self.unexplained += 1
         else:
@@ -256,7 +261,8 @@ class _Ballot:
 
     def ranking(self) -> list[int]:
         """The places of the answers, the one that most samples reach first; among equals the one drawn first."""
-        return sorted(range(len(self.values)), key=lambda place: -self.counts[place])
+        places = range(len(self.values))
+        return sorted(places, key=self.counts.__getitem__, reverse=True)  # which keeps the order of equals
 
 
 def _write(answer: Any) -> str:
@@ -272,6 +278,10 @@ def _split(
 ) -> tuple[tuple[str, ...], tuple[str, ...], int, int]:
     """Returns positives and negatives, each text once, and the numbers of texts left out as equal or nearly equal."""
     folded_texts = _folded([text for _, text in order], everywhere=near_duplicates < 1)
+    if folded_texts is None:
+        positives = [text for place, text in order if place == positive]
+        negatives = [text for place, text in order if place != positive]
+        return tuple(positives), tuple(negatives), 0, 0
     seen: set[str] = set()
     kept: dict[bool, list[str]] = {True: [], False: []}
     near = 0
@@ -292,17 +302,26 @@ def _split(
     return tuple(kept[True]), tuple(kept[False]), len(order) - num_kept - near, near
 
 
-def _folded(texts: list[str], everywhere: bool) -> list[str]:
-    """The texts with their white space folded, but for those that cannot equal another, unless that is wanted everywhere."""
+def _folded(texts: list[str], everywhere: bool) -> list[str] | None:
+    """
+    The texts with their white space folded, but for those that cannot equal another, unless that is wanted everywhere;
+    `None`: no two are equal.
+    """
     if everywhere:
         return [fold_whitespace(text) for text in texts]
     # Equal texts have equal ends, also when folded: most texts need not be looked at as a whole.
-    ends: list[Any] = [text.rsplit(None, 6)[1:] for text in texts]
+    ends: list[Any] = [tuple(text.rsplit(None, 3)[1:]) for text in texts]
+    if len(set(ends)) == len(ends):
+        return None
+    alike = [ends.count(end) > 1 for end in ends]
+    ends = [
+        (text.rsplit(None, 12)[1:], text.split(None, 6)[:6]) if like else end
+        for end, text, like in zip(ends, texts, alike, strict=True)
+    ]
     alike = [ends.count(end) > 1 for end in ends]
     if not any(alike):
-        return texts
-    ends = [(end, text.split(None, 6)[:6] if like else ()) for end, text, like in zip(ends, texts, alike, strict=True)]
-    return [fold_whitespace(text) if ends.count(end) > 1 else text for end, text in zip(ends, texts, strict=True)]
+        return None
+    return [fold_whitespace(text) if like else text for text, like in zip(texts, alike, strict=True)]
 
 
 def _is_near(text: str, others: list[str], likeness: float) -> bool:
