@@ -22,6 +22,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "features alone": ("c2kd", ("--lambda_logit", "0")),
     "logits alone": ("c2kd", ("--lambda_feat", "0")),
     "normalized features": ("c2kd", ("--feature_loss", "normalized")),
+    "targets behind the norm": ("c2kd", ("--filter_target", "normed")),
     "logits 2": ("c2kd", ("--lambda_logit", "2")),
     "T 2": ("c2kd", ("--temperature", "2")),
     "orthogonal 0.05": ("c2kd", ("--lambda_orthogonal", "0.05")),

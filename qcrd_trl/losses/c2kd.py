@@ -3,8 +3,13 @@ Losses of C2KD (Chen et al., Findings of ACL 2025), kept ragged: one entry a pos
 it belongs to. Padding never reaches them, so it cannot change a choice or a loss.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from .logprobs import TILE_NUMBERS
 
 
 FEATURE_LOSSES = ("mse", "normalized")
@@ -129,6 +134,57 @@ def distillation_kl(
     teacher = F.log_softmax(teacher_logits.detach().float() / temperature, dim=-1)
     student = F.log_softmax(student_logits.float() / temperature, dim=-1)
     return F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1) * temperature**2
+
+
+def head_kl(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    teacher_states: torch.Tensor,
+    student: torch.Tensor,
+    vocab_size: int,
+    crosses: bool = True,
+    temperature: float = 1.0,
+    tile: int | None = None,
+) -> torch.Tensor:
+    """
+    [`distillation_kl`] of logits that the teacher's head makes, without ever holding those of all positions.
+
+    Positions are taken a tile at a time, each with the whole vocabulary. Of more than one tile the logits are made once more
+    in the backward pass. The loss is the same, up to the rounding of matrix products of other shapes.
+
+    Args:
+        head (`Callable`): the teacher's head, from states `(num_positions, d_T)` to logits `(num_positions, V)`.
+        teacher_states (`torch.Tensor`): the teacher's last states, shape `(num_positions, d_T)`; no gradient reaches them.
+        student (`torch.Tensor`):
+            What is compared: the student's states in the teacher's width, shape `(num_positions, d_T)`, or, without
+            `crosses`, the logits of its own head, shape `(num_positions, V')`. Of two vocabularies the ids that both have count.
+        vocab_size (`int`): V, by which the tiles are chosen.
+        crosses (`bool`, *optional*, defaults to `True`): whether the student's logits are made by the teacher's head, too.
+        temperature (`float`, *optional*, defaults to `1.0`): T > 0.
+        tile (`int`, *optional*): positions at a time; chosen by device and vocabulary if left out.
+
+    Returns:
+        `torch.Tensor`: shape `(num_positions,)`, in nats.
+    """
+
+    def part(theirs: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            teacher_logits = head(theirs)
+        logits = head(own) if crosses else own
+        # Models of one tokenizer may pad their vocabularies to different sizes; no token has the ids beyond.
+        shared = min(teacher_logits.shape[-1], logits.shape[-1])
+        return distillation_kl(teacher_logits[:, :shared], logits[:, :shared], temperature)
+
+    if len(teacher_states) != len(student):
+        raise ValueError(f"There are {len(teacher_states)} states of the teacher and {len(student)} of the student.")
+    if tile is None:
+        kind = "cpu" if student.device.type == "cpu" else "other"
+        tile = max(TILE_NUMBERS[kind] // vocab_size, 16)
+    if len(student) <= tile:
+        return part(teacher_states, student)
+    tiles = zip(teacher_states.split(tile), student.split(tile), strict=True)
+    return torch.cat(
+        [checkpoint(part, *pair, use_reentrant=False, preserve_rng_state=False) for pair in tiles]
+    )  # nothing in it is drawn
 
 
 def orthogonality_penalty(weight: torch.Tensor) -> torch.Tensor:

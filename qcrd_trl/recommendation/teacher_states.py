@@ -200,8 +200,9 @@ class TeacherHead(nn.Module):
         return cls(weight, bias[0] if bias.any() else None, form)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Logits of states of shape `(..., hidden_size)`."""
-        logits = F.linear(states, self.weight.to(states.dtype), self.bias).float()
+        """Logits of states of shape `(..., hidden_size)`; autocast does not reach them."""
+        with torch.autocast(states.device.type, enabled=False):
+            logits = F.linear(states.to(self.weight.dtype), self.weight, self.bias).float()
         if self.form.scale != 1.0:
             logits = logits * self.form.scale
         if self.form.softcap is not None:

@@ -18,7 +18,8 @@ from .hub import HubTrainer
 _ALWAYS = ("task_mode", "train_positions", "max_history", "max_length")
 _LOSS = (
     *("feature_distillation", "logit_distillation", "lambda_feat", "lambda_logit", "lambda_orthogonal", "temperature"),
-    *("feature_loss", "feature_alpha", "student_layer", "candidate_layers", "teacher_dtype", "num_blocks"),
+    *("feature_loss", "feature_alpha", "filter_target"),
+    *("student_layer", "candidate_layers", "teacher_dtype", "num_blocks"),
 )
 _TRAINING = (
     *("learning_rate", "heads_learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay"),

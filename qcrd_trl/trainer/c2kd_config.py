@@ -15,6 +15,7 @@ TASK_MODES = ("item_head", "generative")
 FEATURE_DISTILLATIONS = ("router", "last", "blocks", "none")
 LOGIT_DISTILLATIONS = ("cross_head", "own_heads", "none")
 TRAIN_POSITIONS = ("all", "last")
+FILTER_TARGETS = ("raw", "normed")
 TEACHER_DTYPES = ("float16", "bfloat16", "float32")
 
 # method: (feature_distillation, logit_distillation)
@@ -85,6 +86,10 @@ class C2KDConfig(TrainingArguments):
             `"mse"`, or `"normalized"`: a MSE + (1 - a) (1 - cos) on L2-normalised states. `"blocks"` has a form of its own.
         feature_alpha (`float`, *optional*, defaults to `0.5`):
             a of `"normalized"`, in [0, 1].
+        filter_target (`str`, *optional*, defaults to `"raw"`):
+            What the router compares with and the student imitates. `"raw"`: what the filter gives, g^l(H_t^l), whose scale
+            the filters' training leaves free. `"normed"`: the same behind the norm that the filters share, which is what
+            their task was learned from, as long as the states of a student are behind its final norm.
         student_layer (`int`, *optional*):
             Layer of the student that imitates, counted from 1; the last if left out.
         candidate_layers (`list[int]`, *optional*):
@@ -154,6 +159,9 @@ class C2KDConfig(TrainingArguments):
     temperature: float = field(default=1.0, metadata={"help": "Temperature of logit distillation."})
     feature_loss: str = field(default="mse", metadata={"help": "mse or normalized."})
     feature_alpha: float = field(default=0.5, metadata={"help": "Weight of the MSE in normalized, in [0, 1]."})
+    filter_target: str = field(
+        default="raw", metadata={"help": "raw: imitate what the filters give; normed: that behind their shared norm."}
+    )
     student_layer: int | None = field(
         default=None, metadata={"help": "Layer of the student that imitates, from 1. Default: the last."}
     )
@@ -221,6 +229,7 @@ class C2KDConfig(TrainingArguments):
         one_of("logit_distillation", self.logit_distillation, LOGIT_DISTILLATIONS)
         one_of("train_positions", self.train_positions, TRAIN_POSITIONS)
         one_of("feature_loss", self.feature_loss, FEATURE_LOSSES)
+        one_of("filter_target", self.filter_target, FILTER_TARGETS)
         one_of("teacher_dtype", self.teacher_dtype, TEACHER_DTYPES)
         for name in ("lambda_feat", "lambda_logit", "lambda_orthogonal", "block_norm_weight", "lambda_block_task"):
             not_negative(name, getattr(self, name))
@@ -261,6 +270,11 @@ class C2KDConfig(TrainingArguments):
                     raise ConfigError(
                         f"{name} is for the router, and {of} has none. Leave it out, or set feature_distillation='router'."
                     )
+            if self.filter_target != "raw":
+                raise ConfigError(
+                    f"filter_target={self.filter_target!r} is for the router, and {of} has none. Leave it out, or set "
+                    "feature_distillation='router'."
+                )
         if self.uses_blocks and self.student_layer is not None:
             raise ConfigError("student_layer has no part in block-wise imitation, which has a layer for each block.")
         if self.num_blocks is not None and not self.uses_blocks:

@@ -11,8 +11,8 @@ from ..errors import ConfigError, TrainingError
 from ..losses import LogitForm, token_nll
 from ..losses.c2kd import (
     block_loss,
-    distillation_kl,
     feature_loss,
+    head_kl,
     orthogonality_penalty,
     route_per_row,
     routed_states,
@@ -34,6 +34,7 @@ class BatchLoss:
         orthogonal (`torch.Tensor`, *optional*): the penalty of the projection, a number.
         choice (`torch.Tensor`, *optional*): index of the layer that each row chose, shape `(rows,)`.
         cosine (`torch.Tensor`, *optional*): mean cosine of that layer, shape `(rows,)`.
+        cosines (`torch.Tensor`, *optional*): mean cosines of all candidate layers, shape `(rows, layers)`.
     """
 
     parts: dict[str, torch.Tensor]
@@ -41,6 +42,7 @@ class BatchLoss:
     orthogonal: torch.Tensor | None = None
     choice: torch.Tensor | None = None
     cosine: torch.Tensor | None = None
+    cosines: torch.Tensor | None = None
 
     @property
     def num_positions(self) -> int:
@@ -61,13 +63,15 @@ class BatchLoss:
         Raises:
             [`TrainingError`]: naming the part.
         """
-        sums = {name: part.detach().sum() for name, part in self.parts.items()}
+        sums = {f"loss/{name}": part.detach().sum() for name, part in self.parts.items()}
         if self.orthogonal is not None:
-            sums["orthogonal"] = self.orthogonal.detach()
+            sums["loss/orthogonal"] = self.orthogonal.detach()
+        if self.cosines is not None:  # a layer that is not chosen has no part in the loss
+            sums["cosine"] = self.cosines.sum()
         finite = torch.isfinite(torch.stack(list(sums.values()))).tolist()
         wrong = [name for name, good in zip(sums, finite, strict=True) if not good]
         if wrong:
-            values = ", ".join(f"loss/{name} = {sums[name].item()}" for name in wrong)
+            values = ", ".join(f"{name} = {sums[name].item()}" for name in wrong)
             raise TrainingError(
                 f"The loss is not finite after {step} steps: {values}. Lower the learning rate, set max_grad_norm, train in bf16 "
                 "or float32 in place of fp16, or, for loss/feature of raw states, set feature_loss='normalized'. Resume from "
@@ -168,12 +172,16 @@ class C2KDObjective:
 
     def _router(self, out: BatchLoss, student: PositionStates, teacher: Any, row: torch.Tensor, num_rows: int) -> None:
         states = student.states[self.student_layer]
-        with torch.no_grad():
+        # As exact as the teacher's states are, whatever the student's autocast is.
+        with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
             filtered = self.filters(teacher)[self.candidates]
+            if self.args.filter_target == "normed":
+                filtered = self.filters.norm(filtered)
         choice, cosine = route_per_row(states.detach(), filtered, row, num_rows)
         target = routed_states(filtered, choice, row)
         out.parts["feature"] = feature_loss(states, target, self.args.feature_loss, self.args.feature_alpha)
-        out.choice, out.cosine = choice, cosine.gather(1, choice.unsqueeze(1)).squeeze(1)
+        out.choice, out.cosines = choice, cosine
+        out.cosine = cosine.gather(1, choice.unsqueeze(1)).squeeze(1)
 
     def _blocks(self, out: BatchLoss, student: PositionStates, teacher: Any, targets: torch.Tensor) -> None:
         states = torch.stack([student.states[layer].float() for layer in self.student_blocks])
@@ -189,20 +197,18 @@ class C2KDObjective:
             out.weights["block_task"] = self.args.lambda_block_task
 
     def _logits(self, out: BatchLoss, student: PositionStates, teacher: Any) -> None:
-        args = self.args
-        with torch.no_grad():
-            teacher_logits = self.teacher.head(teacher[self.teacher.last_layer])
-        if args.logit_distillation == "cross_head":
+        args, own = self.args, student.logits
+        crosses = args.logit_distillation == "cross_head"
+        if crosses:
             projection = self.heads.logit_projection
-            logits = self.teacher.head(projection(student.states[self.student_layers].float()))
+            own = projection(student.states[self.student_layers].float())
             if args.lambda_orthogonal > 0:
                 out.orthogonal = orthogonality_penalty(projection.weight)
                 out.weights["orthogonal"] = args.lambda_orthogonal
-        else:
-            # Models of one tokenizer may pad their vocabularies to different sizes; no token has the ids beyond.
-            shared = min(teacher_logits.shape[-1], student.logits.shape[-1])
-            teacher_logits, logits = teacher_logits[:, :shared], student.logits[:, :shared]
-        out.parts["logit"] = distillation_kl(teacher_logits, logits, args.temperature)
+        theirs = teacher[self.teacher.last_layer]
+        out.parts["logit"] = head_kl(
+            self.teacher.head, theirs, own, self.teacher.vocab_size, crosses, args.temperature
+        )
         out.weights["logit"] = args.lambda_logit
 
     def _student_logits(self, states: torch.Tensor) -> torch.Tensor:

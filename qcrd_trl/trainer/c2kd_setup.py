@@ -120,6 +120,11 @@ def load_filters(given: LayerFilters | None, args: C2KDConfig) -> LayerFilters |
     if not args.uses_router:
         return None
     filters = LayerFilters.from_pretrained(args.layer_filters) if given is None else given
+    if filters.form == "identity" and args.filter_target == "normed":
+        raise ConfigError(
+            "filter_target='normed' takes the norm that filters were trained with, and identity filters are not trained: set "
+            "filter_target='raw'."
+        )
     return filters.freeze()
 
 

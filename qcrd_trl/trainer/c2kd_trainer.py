@@ -215,9 +215,11 @@ class C2KDTrainer(RecommendationTrainer):
         if is_new and not self.heads.is_empty:
             args = self.args
             rate = args.learning_rate if args.heads_learning_rate is None else args.heads_learning_rate
-            optimizer.add_param_group(
-                {"params": self._heads.parameters, "lr": rate, "weight_decay": args.weight_decay}
-            )
+            # As of the student: matrices decay, norms and biases do not.
+            for decay, is_matrix in ((args.weight_decay, True), (0.0, False)):
+                parameters = [one for one in self._heads.parameters if (one.ndim > 1) == is_matrix]
+                if parameters:
+                    optimizer.add_param_group({"params": parameters, "lr": rate, "weight_decay": decay})
         return optimizer
 
     def get_batch_samples(self, epoch_iterator, num_batches: int, device: torch.device):
@@ -262,7 +264,7 @@ class C2KDTrainer(RecommendationTrainer):
         scale = 1.0 / max(len(row), 1)
         if num_items_in_batch is not None:
             # Gradients are averaged over processes, while the loss is a mean over all their positions.
-            scale = self.args.world_size / num_items_in_batch
+            scale = self.args.world_size / torch.as_tensor(num_items_in_batch).clamp(min=1)
         loss = batch.total() * scale
         return (loss, {"logits": student.logits}) if return_outputs else loss
 

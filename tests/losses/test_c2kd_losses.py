@@ -9,6 +9,7 @@ from qcrd_trl.losses.c2kd import (
     block_loss,
     distillation_kl,
     feature_loss,
+    head_kl,
     orthogonality_penalty,
     route,
     route_per_row,
@@ -126,6 +127,57 @@ def test_kl_gradient_and_zero():
     assert distillation_kl(logits, logits, 3.0).tolist() == [0.0] * 4
     low = distillation_kl(logits.bfloat16(), logits.bfloat16())
     assert low.dtype == torch.float32
+
+
+def kl_inputs(seed=0, positions=37, width=6, vocabulary=50):
+    torch.manual_seed(seed)
+    weight = torch.randn(vocabulary, width)
+    return weight, torch.randn(positions, width), torch.randn(positions, width, requires_grad=True)
+
+
+@pytest.mark.parametrize("tile", [1, 16, 36, 37])
+@pytest.mark.parametrize("crosses", [True, False])
+def test_kl_by_tiles_is_the_kl(tile, crosses):
+    """A seam between tiles that drops a position or takes it twice, or a last tile that is shorter and weighs as much."""
+    weight, teacher, student = kl_inputs()
+    own = student if crosses else student @ weight.T * 0.7
+    found = head_kl(lambda states: states @ weight.T, teacher, own, 50, crosses, 2.0, tile)
+    logits = student @ weight.T if crosses else student @ weight.T * 0.7
+    expected = distillation_kl(teacher @ weight.T, logits, 2.0)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    scale = torch.linspace(-1, 2, 37)  # each position has a gradient of its own
+    (gradient,) = torch.autograd.grad((found * scale).sum(), student, retain_graph=True)
+    (wanted,) = torch.autograd.grad((expected * scale).sum(), student)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_kl_by_tiles_holds_a_tile():
+    """Logits of all positions that wait for the backward pass are what the tiles are there to save."""
+    held, (weight, teacher, student) = [], kl_inputs(positions=64, vocabulary=1000)
+
+    def note(tensor):
+        held.append(tensor.numel())
+        return tensor
+
+    for tile in (64, 16):
+        held.clear()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            head_kl(lambda states: states @ weight.T, teacher, student, 1000, tile=tile).sum().backward()
+        most = max(held)
+        assert (most >= 64 * 1000) == (tile == 64)
+    assert held
+    with torch.no_grad():
+        assert head_kl(lambda states: states @ weight.T, teacher, student, 1000, tile=16).shape == (64,)
+
+
+def test_kl_through_a_head_of_two_vocabularies():
+    """Logits of ids that one model lacks would take a share of the probability of the other."""
+    weight, teacher, student = kl_inputs()
+    own = student @ torch.cat([weight, torch.ones(9, 6)]).T
+    found = head_kl(lambda states: states @ weight.T, teacher, own, 50, False, tile=16)
+    torch.testing.assert_close(found, distillation_kl(teacher @ weight.T, own[:, :50]), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="37 states of the teacher and 36"):
+        head_kl(lambda states: states @ weight.T, teacher, own[:-1], 50, False)
 
 
 def test_orthogonality_by_hand():

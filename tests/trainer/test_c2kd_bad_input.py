@@ -51,6 +51,9 @@ def test_the_router_needs_filters(tmp_path):
         attempt(tmp_path, parts={"teacher_model": teacher_model()})
     with pytest.raises(ModelError, match="No layer filters"):
         attempt(tmp_path, parts={"teacher_model": teacher_model()}, layer_filters=str(tmp_path / "nowhere"))
+    identity = {"teacher_model": teacher_model(8), "layer_filters": LayerFilters.identity((3, 4), 8, NUM_ITEMS)}
+    with pytest.raises(ConfigError, match="identity filters are not trained"):
+        attempt(tmp_path, parts=identity, filter_target="normed")
 
 
 def test_filters_of_another_teacher(tmp_path):

@@ -75,6 +75,22 @@ def test_the_task_is_the_answers_alone(tmp_path, build):
 
 
 @pytest.mark.parametrize("method", ["c2kd", "feature_kd", "logit_kd", "blockwise"])
+def test_a_student_that_is_its_teacher_costs_nothing(tmp_path, method):
+    """A title's positions that are read one to the side of the teacher's leave a rest."""
+    parts = {"processing_class": word_tokenizer(), "teacher_model": tiny_llama(5, initializer_range=0.4)}
+    if method == "c2kd":
+        parts["layer_filters"] = LayerFilters.identity((1, 2), 16, VOCAB_SIZE)
+    trainer = c2kd_trainer(
+        tmp_path, tiny_llama(5, initializer_range=0.4), rows(), parts, task_mode="generative", method=method
+    )
+    trainer.train()
+    for name in ("loss/feature", "loss/logit"):
+        assert logged(trainer, name) in ([], [pytest.approx(0.0, abs=1e-9)])
+    assert logged(trainer, "loss/feature") or logged(trainer, "loss/logit")
+    assert logged(trainer, "loss/task")[0] > 0.5
+
+
+@pytest.mark.parametrize("method", ["c2kd", "feature_kd", "logit_kd", "blockwise"])
 def test_batches_do_not_matter(tmp_path, method):
     """Padding that reaches the router, the imitation or the KL makes the step another one in each batch."""
     whole = trainer_of(tmp_path / "whole", method, per_device_train_batch_size=4)

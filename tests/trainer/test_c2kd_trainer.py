@@ -233,6 +233,21 @@ def test_a_student_that_is_its_teacher_costs_nothing(tmp_path, normalized):
     assert entry["loss/task"] > 0.5
 
 
+@pytest.mark.parametrize("method", ["feature_kd", "logit_kd", "blockwise"])
+def test_a_student_that_is_its_teacher_has_no_distillation_loss_by_any_method(tmp_path, method):
+    """Another layer, position or head on one of both sides leaves a rest."""
+    teacher = teacher_model(8)
+    trainer = c2kd_trainer(
+        tmp_path, model=copy.deepcopy(teacher), parts={"teacher_model": teacher}, method=method, temperature=2.0
+    )
+    trainer.train()
+    entry = c2kd_logs(trainer)[0]
+    for name in ("loss/feature", "loss/logit"):
+        assert entry.get(name, 0.0) == pytest.approx(0.0, abs=1e-9)
+    assert ("loss/feature" in entry, "loss/logit" in entry) == (method != "logit_kd", method == "logit_kd")
+    assert entry["loss/task"] > 0.5
+
+
 def test_student_layer_and_candidates_are_those_asked_for(tmp_path):
     """The layer before or after gives as plausible a loss."""
     trainer = c2kd_trainer(tmp_path, student_layer=1, candidate_layers=[3, 2], lambda_logit=0.0)
@@ -296,6 +311,15 @@ def test_a_part_that_is_not_finite_is_an_error(tmp_path, part, method):
         trainer.train()
 
 
+def test_a_candidate_that_is_not_finite_is_an_error_though_another_is_taken(tmp_path):
+    """A NaN is neither larger nor smaller: a router would pass over it, and over the best layer, in silence."""
+    trainer = c2kd_trainer(tmp_path)
+    with torch.no_grad():
+        trainer.filters.filters["2"].weight.fill_(math.nan)
+    with pytest.raises(TrainingError, match="not finite after 0 steps: cosine = nan"):
+        trainer.train()
+
+
 def test_a_task_that_is_not_finite_is_an_error(tmp_path):
     """The base class would replace it by the mean of what it logged before."""
     trainer = c2kd_trainer(tmp_path, method="none", logging_nan_inf_filter=True)
@@ -321,6 +345,17 @@ def test_the_heads_have_their_own_rate_and_clipping(tmp_path):
     assert student.norm().item() == pytest.approx(0.01, rel=1e-3)
     step = weights(trainer.heads)["feature_projection.weight"] - before["feature_projection.weight"]
     torch.testing.assert_close(step, -0.02 * gradient)
+
+
+def test_matrices_of_the_heads_decay_and_norms_do_not(tmp_path):
+    """A norm's weight that is pulled to zero shrinks what the task at the end of a block is told by."""
+    trainer = c2kd_trainer(tmp_path, method="blockwise", weight_decay=0.3, learning_rate=0.1, heads_learning_rate=0.02)
+    before = weights(trainer.heads)
+    noted = record_c2kd(trainer)
+    trainer.train()
+    for name, after in weights(trainer.heads).items():
+        decay = 0.3 * before[name] if before[name].ndim > 1 else 0.0
+        torch.testing.assert_close(after, before[name] - 0.02 * (noted[0][f"heads.{name}"] + decay))
 
 
 def test_gradients_of_a_step_do_not_stay(tmp_path):
