@@ -27,6 +27,8 @@ from ..recommendation.states import (
 from ..recommendation.tokens import ItemRowTokenizer, TextRowTokenizer, tokenize_rows
 from .c2kd_card import RecommenderCardTrainer
 from .c2kd_config import C2KDConfig
+from .checkpoint_weights import check_weights
+from .checks import check_best_metric
 
 
 COLUMNS = ["input_ids", "labels", "row_index", "length"]
@@ -49,6 +51,8 @@ class RecommendationTrainer(RecommenderCardTrainer):
     def __init__(self, *args, **kwargs):
         self._evaluated: dict[int, tuple[float, int, int]] = {}
         super().__init__(*args, **kwargs)
+        names = ("loss", *METRICS) if self.args.task_mode == "item_head" else ("loss",)
+        check_best_metric(self.args, self.eval_dataset, names)
         # A dispatched batch, the default for streaming datasets, is joined and cut as if it held tensors alone.
         if self.accelerator.dataloader_config.dispatch_batches:
             raise ConfigError("dispatch_batches=True would lose the rows' keys: leave it out of `accelerator_config`.")
@@ -116,6 +120,14 @@ class RecommendationTrainer(RecommenderCardTrainer):
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(COLUMNS)
+
+    # ---- Resuming ----
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        # The base class warns of weights that one side lacks, and goes on.
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            check_weights(self.model if model is None else model, resume_from_checkpoint)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     # ---- Counts ----
 

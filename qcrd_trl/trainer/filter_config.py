@@ -114,4 +114,8 @@ class LayerFilterConfig(TrainingArguments):
                 at_least_one("candidate_layers", layer)
             if not layers or layers != sorted(set(layers)):
                 raise ConfigError(f"candidate_layers must be ascending and different, at least one, got {layers!r}.")
+        metric = self.metric_for_best_model
+        if self.greater_is_better is None and metric is not None:
+            # The base class knows a loss by the end of its name, and would keep the worst filters by `eval_loss/layer_L`.
+            self.greater_is_better = not metric.split("/")[0].endswith("loss")
         super().__post_init__()

@@ -12,6 +12,7 @@ from c2kd_runs import (
     teacher_model,
 )
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 
 from qcrd_trl import C2KDTrainer, QCRDConfig
 from qcrd_trl.errors import ConfigError, DataError, ModelError, TrainingError
@@ -70,7 +71,7 @@ def test_filters_of_another_teacher(tmp_path):
         (lambda: filters_of(teacher_size=16), "a teacher's width of 16 instead of 12"),
         (lambda: filters_of(size=6), "a student's width of 6 instead of 8"),
         (lambda: LayerFilters((3, 4), 12, 8, NUM_ITEMS + 1), "items or tokens in number 12 instead of 11"),
-        (lambda: filters_of(layers=(3, 9)), "of 1 to 4"),
+        (lambda: filters_of(layers=(3, 9)), "of 1 to 4.*layers of the teacher they were made with"),
     ],
 )
 def test_filters_of_other_sizes(tmp_path, filters, message):
@@ -111,8 +112,26 @@ def test_items_must_be_the_same(tmp_path):
 def test_one_model_cannot_be_both(tmp_path):
     """To freeze the teacher would freeze the student."""
     model = item_model()
-    with pytest.raises(ConfigError, match="both trained and frozen"):
+    with pytest.raises(ConfigError, match="share weights, which cannot be both trained and frozen"):
         attempt(tmp_path, model, parts={"teacher_model": model}, method="logit_kd")
+    teacher = LiveTeacher(item_model(seed=1), [2], "float32")
+    with pytest.raises(ConfigError, match="share weights"):
+        attempt(tmp_path, teacher.model, parts={"teacher_model": teacher}, method="logit_kd")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ConfigError, match="share weights"):
+        attempt(tmp_path, adapted, parts={"teacher_model": model}, method="logit_kd")
+
+
+@pytest.mark.parametrize("metric", ["ndcg@11", "eval_ndcg@10"])
+def test_the_best_model_is_told_by_a_metric_that_is_measured(tmp_path, metric):
+    """The base class looks for it after the first evaluation, an epoch too late."""
+    best = {"method": "none", "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": metric}
+    rows = Dataset.from_list(item_rows(3))
+    several = metric.startswith("eval_")
+    with pytest.raises(
+        ConfigError, match="eval_a_ndcg@10" if several else "eval_loss, eval_hr@10, eval_ndcg@10, eval_mrr"
+    ):
+        attempt(tmp_path, parts={"eval_dataset": {"a": rows} if several else rows}, **best)
 
 
 @pytest.mark.parametrize(
