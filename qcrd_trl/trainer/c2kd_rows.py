@@ -28,12 +28,12 @@ from ..recommendation.tokens import ItemRowTokenizer, TextRowTokenizer, tokenize
 from .c2kd_card import RecommenderCardTrainer
 from .c2kd_config import C2KDConfig
 from .checkpoint_weights import check_weights
-from .checks import check_best_metric
 
 
 COLUMNS = ["input_ids", "labels", "row_index", "length"]
-# What is measured beside the loss in item-head mode.
+# What is measured, by task mode; beside the loss in item-head mode.
 METRICS = ("hr@10", "ndcg@10", "mrr")
+MEASURED = {"item_head": ("loss", *METRICS), "generative": ("loss",)}
 
 
 class RecommendationTrainer(RecommenderCardTrainer):
@@ -51,8 +51,6 @@ class RecommendationTrainer(RecommenderCardTrainer):
     def __init__(self, *args, **kwargs):
         self._evaluated: dict[int, tuple[float, int, int]] = {}
         super().__init__(*args, **kwargs)
-        names = ("loss", *METRICS) if self.args.task_mode == "item_head" else ("loss",)
-        check_best_metric(self.args, self.eval_dataset, names)
         # A dispatched batch, the default for streaming datasets, is joined and cut as if it held tensors alone.
         if self.accelerator.dataloader_config.dispatch_batches:
             raise ConfigError("dispatch_batches=True would lose the rows' keys: leave it out of `accelerator_config`.")

@@ -111,6 +111,8 @@ class LayerFilterTrainer(ResumableTrainer):
             args.teacher_model_init_kwargs,
         )
         filters = _filters(layer_filters, teacher, args)
+        parts = [f"{name}/layer_{layer}" for name in METRICS for layer in filters.layers]
+        check_best_metric(args, eval_dataset, ["loss", *parts])
         pad = teacher.vocab_size
         if args.task_mode == "generative":
             if processing_class is None:
@@ -143,8 +145,6 @@ class LayerFilterTrainer(ResumableTrainer):
             raise ConfigError(
                 "FSDP and DeepSpeed are not supported: the filters are small, start the script with plain DDP."
             )
-        parts = [f"{name}/layer_{layer}" for name in METRICS for layer in filters.layers]
-        check_best_metric(args, self.eval_dataset, ["loss", *parts])
         self.label_names = ["labels"]
         self.model_accepts_loss_kwargs = True  # asks the base class for the number of items, which we count
         evaluated = self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]

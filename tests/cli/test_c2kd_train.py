@@ -184,6 +184,7 @@ LLAMA = ["--backbone_config", llama_config(4, 2)]
         ("train", [*LLAMA, "--teacher_model_init_kwargs", "{dtype"], "was given '{dtype', which is not JSON"),
         ("train", ["--method", "none", *LLAMA, "--resume"], "no checkpoint"),
         ("train", ["--method", "none", *LLAMA, "--early_stopping_patience", "1"], "--eval_strategy"),
+        ("train", ["--method", "none", *LLAMA, "--resume_from_checkpoint", "x"], "'x' is no checkpoint"),
         ("train", ["--method", "none", *LLAMA, "--max_users", "3"], "generative"),
         ("train", ["--method", "none", *LLAMA, "--item_init", "titles"], "no tokenizer"),
         ("train", ["--method", "none", *LLAMA, "--task_mode", "generative"], "no tokenizer"),
@@ -205,3 +206,12 @@ def test_data_that_is_not_there(tmp_path, capsys):
     """The remedy is the command that prepares data."""
     assert c2kd("train", tmp_path / "none", tmp_path / "out", "--method", "none", *LLAMA) == 2
     assert "qcrd c2kd prepare" in capsys.readouterr().err
+
+
+def test_the_data_are_no_place_for_a_model(data, capsys):
+    """A push would send the users with it."""
+    before = sorted(data.iterdir())
+    for command, flags in (("teacher", LLAMA), ("filters", ["--teacher", "x", "--student_size", "4"])):
+        assert c2kd(command, data, data, *flags) == 2
+        assert "output_dir and dataset are one folder" in capsys.readouterr().err
+    assert sorted(data.iterdir()) == before

@@ -242,3 +242,15 @@ def test_a_teacher_whose_states_overflow(tmp_path):
     trainer = c2kd_trainer(tmp_path, parts={"teacher_model": teacher}, method="logit_kd", teacher_dtype="float16")
     with pytest.raises(TrainingError, match="teacher_dtype='bfloat16'"):
         trainer.train()
+
+
+def test_a_folder_that_is_read_is_not_written_into(tmp_path):
+    """A student in its teacher's place would be the end of the teacher; one in the data's would be pushed with the users."""
+    teacher_model().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="output_dir and teacher_model are one folder"):
+        attempt(tmp_path, parts={"teacher_model": f"{tmp_path}/"}, method="logit_kd")
+    with pytest.raises(ConfigError, match="output_dir and model are one folder"):
+        attempt(tmp_path, tmp_path, method="none")
+    for name in ("layer_filters", "teacher_cache"):
+        with pytest.raises(ConfigError, match=f"output_dir and {name} are one folder"):
+            c2kd_config(tmp_path, **{name: str(tmp_path)})

@@ -139,7 +139,13 @@ def test_evaluation_is_of_the_last_items(tmp_path):
 
 def test_the_best_filters_by_one_layer(tmp_path):
     """The base class takes any metric but one whose name ends in `loss` for the larger the better."""
-    best = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True}
+    best = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "load_best_model_at_end": True,
+    }
     assert filter_config(tmp_path, **best, metric_for_best_model="eval_loss/layer_2").greater_is_better is False
     assert filter_config(tmp_path, **best, metric_for_best_model="eval_hr@10/layer_2").greater_is_better is True
     assert filter_config(tmp_path, **best).greater_is_better is False
