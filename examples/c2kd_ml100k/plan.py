@@ -38,10 +38,10 @@ class Settings:
     )
     max_history: int = 50
     batch_size: int = 32
-    teacher_batch_size: int = 16
-    teacher_epochs: int = 10
+    teacher_batch_size: int = 32
+    teacher_epochs: int = 9
     filter_epochs: int = 5
-    student_epochs: int = 20
+    student_epochs: int = 15
     teacher_rate: float = 1e-3
     filter_rate: float = 1e-3
     student_rate: float = 1e-3
@@ -194,7 +194,14 @@ def _training(command, name, settings, seed, model, epochs, rate, flags, needs) 
 
 def _common(settings: Settings, seed: int) -> tuple[str, ...]:
     return (
-        *("--max_history", str(settings.max_history), "--per_device_train_batch_size", str(settings.batch_size)),
+        *(
+            "--max_history",
+            str(settings.max_history),
+            "--train_windows",
+            "all",
+            "--per_device_train_batch_size",
+            str(settings.batch_size),
+        ),
         *("--per_device_eval_batch_size", "128", "--weight_decay", str(settings.weight_decay), "--warmup_steps", "30"),
         *("--seed", str(seed), "--logging_steps", "10", "--use_cpu", "--report_to", "none", "--disable_tqdm", "true"),
     )

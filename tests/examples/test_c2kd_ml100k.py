@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples" / "c2kd_ml100k"
 def example(monkeypatch):
     """The modules of the example by name."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    names = ("plan", "parts", "table", "run", "probe")
+    names = ("plan", "parts", "table", "run", "probe", "variants")
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield {name: importlib.import_module(name) for name in names}
@@ -42,6 +42,7 @@ def test_students_differ_in_their_method_alone(example):
             "--per_device_train_batch_size",
             "--learning_rate",
             "--max_history",
+            "--train_windows",
             "--seed",
         ):
             assert len({flag(part, name) for part in students}) == 1
@@ -52,7 +53,7 @@ def test_students_differ_in_their_method_alone(example):
             assert parts[f"{method}-{seed}"].needs == ("data", f"filters-{seed}")
             assert flag(parts[f"{method}-{seed}"], "--teacher_cache").endswith(f"filters-{seed}/teacher_cache")
         assert parts[f"filters-{seed}"].needs == (f"teacher-{seed}",)
-        assert flag(parts[f"teacher-{seed}"], "--per_device_train_batch_size") == "16"
+        assert flag(parts[f"teacher-{seed}"], "--per_device_train_batch_size") == "32"
 
 
 def test_parts_stand_after_what_they_need(example):
@@ -178,3 +179,20 @@ def test_run_checks_its_arguments(example, capsys):
         with pytest.raises(SystemExit):
             example["run"].main(["--interactions", "a", "--items", "b", "--work", "w", *more])
         assert said in capsys.readouterr().err
+
+
+def test_variants_change_their_flags_alone(example):
+    """A variant with another schedule, rate or teacher would be compared with C2KD for what it is not."""
+    plan, variants = example["plan"], example["variants"]
+    settings = plan.Settings()
+    names = set()
+    for name, (method, flags) in variants.VARIANTS.items():
+        for run, seed in zip(variants.parts_of(name, settings, [0, 1]), (0, 1), strict=True):
+            of = plan.student_part(settings, method, seed)
+            assert run.needs == of.needs
+            place = {f"{plan.WORK}/{run.name}", f"{plan.WORK}/{of.name}"}
+            assert set(run.argv) - set(of.argv) <= {*flags, *place}
+            assert set(of.argv) - set(run.argv) <= place
+            assert [part for part in run.argv if part in flags] != []
+            names.add(run.name)
+    assert len(names) == 2 * len(variants.VARIANTS)
