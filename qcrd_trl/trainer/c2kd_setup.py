@@ -146,8 +146,8 @@ def check_fit(
         items = items_of(student)
         if teacher.vocab_size != items:
             raise ModelError(
-                f"The teacher scores {teacher.vocab_size} items and the student {items}: both must be of the same items. Train "
-                "both on one data folder of `qcrd c2kd prepare`."
+                f"The teacher scores {teacher.vocab_size} items and the student {items}: both must be of the same items, and in "
+                "one task mode. Train both on one data folder of `qcrd c2kd prepare`."
             )
     else:
         if teacher.vocab_size < len(tokenizer):

@@ -118,7 +118,7 @@ class C2KDTrainer(RecommendationTrainer):
         filters = load_filters(layer_filters, args)
         teacher = load_teacher(teacher_model, args, filters)
         num_items = args.num_items
-        if num_items is None and teacher is not None and args.task_mode == "item_head":
+        if num_items is None and teacher is not None and not isinstance(model, nn.Module):
             num_items = teacher.vocab_size
         model = load_student(model, args, num_items, quantization_config, peft_config)
         self.num_items = items_of(model)

@@ -40,6 +40,12 @@ def at_least_one(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}.")
 
 
+def check_batches(args: Any) -> None:
+    """Raises unless batches have rows: what reads them would say so in its own words, after all models are loaded."""
+    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+        at_least_one(name, getattr(args, name))
+
+
 def check_best_metric(args: Any, eval_dataset: Any, names: Iterable[str]) -> None:
     """
     Raises unless `metric_for_best_model` is a metric that evaluations give: the base class looks for it after the first of them.

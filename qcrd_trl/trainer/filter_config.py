@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from transformers import TrainingArguments
 
 from ..errors import ConfigError
-from .checks import at_least_one, one_of
+from .checks import at_least_one, check_batches, one_of
 
 
 FORMS = ("mlp", "linear")
@@ -96,6 +96,7 @@ class LayerFilterConfig(TrainingArguments):
         one_of("teacher_dtype", self.teacher_dtype, ("float16", "bfloat16", "float32"))
         one_of("train_positions", self.train_positions, ("all", "last"))
         at_least_one("teacher_batch_size", self.teacher_batch_size)
+        check_batches(self)
         for name in (
             "student_size",
             "filter_size",

@@ -359,6 +359,7 @@ def test_sharded_training_is_refused(tmp_path, monkeypatch, flag):
         ({"teacher_dtype": "int8"}, "Unknown teacher_dtype"),
         ({"train_positions": "some"}, "Unknown train_positions"),
         ({"teacher_batch_size": 0}, "teacher_batch_size must be"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be an integer of at least 1"),
     ],
 )
 def test_arguments_that_cannot_be(tmp_path, arguments, told):
