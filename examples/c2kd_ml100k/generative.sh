@@ -15,7 +15,7 @@ USERS=${USERS:-32} EPOCHS=${EPOCHS:-2} LAYERS=${LAYERS:-10} WIDTH=${WIDTH:-576} 
 export OMP_NUM_THREADS=${THREADS:-1} TOKENIZERS_PARALLELISM=false
 QCRD=("${PYTHON:-python}" -m qcrd_trl c2kd)
 
-COMMON=(--dataset "$DATA" --task_mode generative --num_users "$USERS" --max_history "$HISTORY" --max_length 512
+COMMON=(--dataset "$DATA" --task_mode generative --max_users "$USERS" --max_history "$HISTORY" --max_length 512
         --per_device_train_batch_size 4 --num_train_epochs "$EPOCHS" --logging_steps 4 --report_to none --save_strategy no
         --lr_scheduler_type cosine --seed 0)
 TRAIN=(--per_device_eval_batch_size 8 --warmup_steps 3)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from ..errors import ConfigError
-from ..trainer.c2kd_config import C2KDConfig
+from ..trainer.c2kd_config import METHODS, C2KDConfig
+from ..trainer.checks import one_of
 
 
 SASREC = "sasrec"
@@ -18,6 +19,7 @@ class StudentConfig(C2KDConfig):
     )
 
     def __post_init__(self):
+        one_of("method", self.method, (*METHODS, SASREC))
         self.is_sasrec = self.method == SASREC
         if self.is_sasrec:
             self.method = "none"

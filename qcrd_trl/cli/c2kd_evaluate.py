@@ -166,7 +166,11 @@ def main(argv: Sequence[str]) -> int:
     content = results_of(
         result, args.model_name_or_path or args.baseline, args.method or args.baseline, args.seed, settings
     )
-    write_results(args.output, content)
+    try:
+        write_results(args.output, content)
+    except OSError:  # such as a full disk: what was measured is told all the same
+        _print(content, None)
+        raise
     _print(content, args.output)
     return 0
 
@@ -269,7 +273,7 @@ def _check(args: C2KDEvaluateArguments) -> None:
             raise ConfigError(f"--{name} must be at least 1, got {value}.")
 
 
-def _print(content: dict[str, Any], output: str) -> None:
+def _print(content: dict[str, Any], output: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -296,4 +300,5 @@ def _print(content: dict[str, Any], output: str) -> None:
             f"{counts['targets_of_shared_title']} targets share their title with another candidate: naming it is a hit.",
             highlight=False,
         )
-    console.print(f"Written to {output}", highlight=False)
+    if output is not None:
+        console.print(f"Written to {output}", highlight=False)

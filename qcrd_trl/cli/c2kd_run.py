@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 import yaml
 from transformers import EarlyStoppingCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..errors import ConfigError
 from ..models import load_tokenizer
 from ..recommendation.folder import MAX_HISTORY, RecommendationData, eval_rows, load_data, train_rows
 from ..recommendation.loading import build_recommender
+from ..trainer.checks import own_folder
 
 
 RESULTS_FILE = "results.json"
@@ -188,6 +191,7 @@ def tokenizer_of(script: RunArguments, args: Any, source: Any):
 
 def open_data(dataset: str, args: Any) -> RecommendationData:
     """The prepared data of a run; in item-head mode `max_history` is that of the data where the arguments leave it out."""
+    own_folder(args, dataset=dataset)
     data = load_data(dataset)
     if args.max_history is None and args.task_mode == "item_head":
         args.max_history = data.settings.get("max_history") or MAX_HISTORY
@@ -243,10 +247,14 @@ def callbacks_of(script: Any, args: Any) -> list[EarlyStoppingCallback]:
 
 def checkpoint_of(script: Any, args: Any) -> bool | str | None:
     """The checkpoint to go on from."""
-    if args.resume_from_checkpoint:
-        return args.resume_from_checkpoint
-    has_checkpoint = Path(args.output_dir).is_dir() and any(Path(args.output_dir).glob("checkpoint-*"))
-    if script.resume and not has_checkpoint:
+    named = args.resume_from_checkpoint
+    if named:
+        if not (Path(named) / TRAINER_STATE_NAME).is_file():
+            raise ConfigError(
+                f"--resume_from_checkpoint: {named!r} is no checkpoint (--resume takes the newest of output_dir)."
+            )
+        return named
+    if script.resume and not (Path(args.output_dir).is_dir() and get_last_checkpoint(args.output_dir)):
         raise ConfigError(f"--resume: there is no checkpoint in {args.output_dir!r}.")
     return True if script.resume else None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trl import ModelConfig
 
+from ..errors import ConfigError
 from ..recommendation.folder import RecommendationData
 from ..trainer.c2kd_config import C2KDConfig
 from ..trainer.c2kd_trainer import C2KDTrainer
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     script, args, model_args = parse_arguments(
         argv, StudentArguments, StudentConfig, ModelConfig, prog="qcrd c2kd train", description=description
     )
+    if args.is_sasrec and script.teacher is not None:
+        raise ConfigError("--method sasrec learns the task alone, without a teacher: leave --teacher out.")
     run(script, args, model_args, SASREC if args.is_sasrec else args.method, teacher=script.teacher)
     return 0
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 import tempfile
 import types
 from collections.abc import Sequence
@@ -76,6 +77,11 @@ class CommandParser(TrlParser):
             outputs = self.parse_args_and_config(argv)
         except QCRDError:
             raise
+        except json.JSONDecodeError as error:
+            raise ConfigError(
+                f"A flag that takes a mapping was given {error.doc!r}, which is not JSON ({error}): write it like "
+                '\'{"dtype": "bfloat16"}\'.'
+            ) from error
         except ValueError as error:
             raise ConfigError(str(error)) from error
         return outputs[: len(self.dataclass_types)]

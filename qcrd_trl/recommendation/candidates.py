@@ -50,7 +50,8 @@ def draw_candidates(
         if num_items - len(met) < num_candidates - 1:
             raise DataError(
                 f"User {user_id!r} has met {len(met)} of {num_items} items: {num_items - len(met)} others are too few for "
-                f"{num_candidates} candidates, of which one is the target. Choose fewer candidates."
+                f"{num_candidates} candidates, of which one is the target. Choose fewer candidates (2 at least), or give items that "
+                "nobody met, too."
             )
         for split, target in zip(SPLITS, (items[-2], items[-1]), strict=True):
             drawn[split][user] = draw_beside(seed, user_id, split, int(target), met, num_items, num_candidates)

@@ -195,7 +195,9 @@ def _dataset(rows: list[tuple[str, np.ndarray]]) -> "Dataset":
     from datasets import Dataset, Features, List, Value
 
     if not rows:
-        raise DataError("No user has two training events: there is nothing to train on. Raise min_length.")
+        raise DataError(
+            "No user has two training events: there is nothing to train on. Give longer sequences: a user needs four events."
+        )
     features = Features({"user_id": Value("string"), "items": List(Value("int32"))})
     return Dataset.from_dict({"user_id": [r[0] for r in rows], "items": [r[1] for r in rows]}, features)
 

@@ -289,8 +289,15 @@ def check_layers(layers: Sequence[int], num_layers: int | None = None) -> tuple[
         or not all(isinstance(layer, int) and not isinstance(layer, bool) and 1 <= layer <= top for layer in layers)
         or list(layers) != sorted(set(layers))
     ):
-        limit = "counted from 1" if num_layers is None else f"of 1 to {num_layers}"
-        raise ConfigError(f"Candidate layers must be ascending integers {limit}, at least one, got {list(layers)}.")
+        limit = "counted from 1" if num_layers is None else f"of 1 to {num_layers}, the teacher's layers"
+        hint = (
+            ""
+            if num_layers is None
+            else " Those of layer filters or of a teacher cache are layers of the teacher they were made with."
+        )
+        raise ConfigError(
+            f"Candidate layers must be ascending integers {limit}, at least one, got {list(layers)}.{hint}"
+        )
     return layers
 
 
@@ -317,7 +324,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{CONFIG_NAME} in {str(folder)!r} is damaged: {err}") from err
     if not isinstance(config, dict) or config.get("kind") != KIND:
         kind = config.get("kind") if isinstance(config, dict) else None
-        raise ModelError(f"{str(folder)!r} holds no layer filters: its {CONFIG_NAME} says kind={kind!r}.")
+        raise ModelError(
+            f"{str(folder)!r} holds no layer filters: its {CONFIG_NAME} says kind={kind!r}. Give the output_dir of `qcrd c2kd filters`."
+        )
     if config.get("format") != FORMAT:
         raise ModelError(
             f"The layer filters in {str(folder)!r} are of format {config.get('format')!r}, and format {FORMAT} is read here: "

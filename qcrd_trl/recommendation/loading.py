@@ -232,7 +232,13 @@ def load_recommender(
         base = adapter.base_model_name_or_path
         if not base:
             raise ModelError(f"The adapter in {path!r} does not name its base model.")
-        model = _load_base(base, config, quantization_config, init_kwargs)
+        try:
+            model = _load_base(base, config, quantization_config, init_kwargs)
+        except ModelError as err:
+            raise ModelError(
+                f"The adapter in {path!r} belongs to the base {base!r}, which cannot be loaded: {str(err).rstrip('.')}. If the base "
+                "was moved, write where it lies now into base_model_name_or_path of adapter_config.json."
+            ) from err
         model = ItemPeftModel.from_pretrained(model, folder, is_trainable=is_trainable, config=adapter)
     else:
         model = _load_items(path, config, quantization_config, init_kwargs)

@@ -154,6 +154,7 @@ class Recommender:
 
         Raises:
             [`DataError`]: if a history is empty, or an id is not known.
+            [`ModelError`]: if a score is no number.
             [`ConfigError`]: if a number is below 1.
         """
         for name, value in (("k", k), ("batch_size", batch_size)):
@@ -171,7 +172,7 @@ class Recommender:
         return found
 
     def _indices(self, number: int, history: Sequence[str]) -> list[int]:
-        if isinstance(history, str) or not len(history):
+        if isinstance(history, str) or not hasattr(history, "__len__") or not len(history):
             raise DataError(f"History {number} must be a list of at least one item id, got {history!r}.")
         unknown = [one for one in history if str(one) not in self._index]
         if unknown:
@@ -191,6 +192,10 @@ class Recommender:
             input_ids=ids.to(device), attention_mask=(ids != count).long().to(device), positions=at
         ).logits.float()
         scores = scores.cpu()
+        if scores.isnan().any():  # a sort would put them first
+            raise ModelError(
+                "The model gives scores that are no numbers: its weights are not finite. Load an earlier checkpoint."
+            )
         if mask_history:
             for place, row in enumerate(rows):
                 scores[place, row] = -torch.inf

@@ -154,9 +154,10 @@ def build_sequences(
     counts["users_too_short"] = int((~is_long).sum())
     counts["events_of_short_users"] = int((~keep).sum())
     if not is_long.any():
+        rated = "" if min_rating is None else f" rated {min_rating:g} or more"
         raise DataError(
-            f"{interactions.name}: none of {len(user_ids)} users has {min_length} events (the longest has "
-            f"{max(lengths, default=0)}). Lower min_length, or give more interactions."
+            f"{interactions.name}: none of {len(user_ids)} users has {min_length} events{rated} (the longest has "
+            f"{max(lengths, default=0)}). Lower min_length{' or min_rating' if rated else ''}, or give more interactions."
         )
     bounds = np.cumsum(lengths[is_long])[:-1]
     sequences = np.split(events[keep].astype(np.int32), bounds)

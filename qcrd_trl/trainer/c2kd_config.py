@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 from ..errors import ConfigError
 from ..losses.c2kd import FEATURE_LOSSES
 from ..repositories import is_repo_name
-from .checks import at_least_one, not_negative, one_of
+from .checks import at_least_one, check_batches, not_negative, one_of, own_folder
 
 
 TASK_MODES = ("item_head", "generative")
@@ -249,6 +249,8 @@ class C2KDConfig(TrainingArguments):
         if self.candidate_layers is not None:
             self._check_layers()
         self._check_parts()
+        check_batches(self)
+        own_folder(self, layer_filters=self.layer_filters, teacher_cache=self.teacher_cache)
         for name in ("hub_model_id",):
             value = getattr(self, name)
             if value is not None and not is_repo_name(value):

@@ -27,11 +27,13 @@ from ..recommendation.states import (
 from ..recommendation.tokens import ItemRowTokenizer, TextRowTokenizer, tokenize_rows
 from .c2kd_card import RecommenderCardTrainer
 from .c2kd_config import C2KDConfig
+from .checkpoint_weights import check_weights
 
 
 COLUMNS = ["input_ids", "labels", "row_index", "length"]
-# What is measured beside the loss in item-head mode.
+# What is measured, by task mode; beside the loss in item-head mode.
 METRICS = ("hr@10", "ndcg@10", "mrr")
+MEASURED = {"item_head": ("loss", *METRICS), "generative": ("loss",)}
 
 
 class RecommendationTrainer(RecommenderCardTrainer):
@@ -116,6 +118,14 @@ class RecommendationTrainer(RecommenderCardTrainer):
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
             self._signature_columns = list(COLUMNS)
+
+    # ---- Resuming ----
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        # The base class warns of weights that one side lacks, and goes on.
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            check_weights(self.model if model is None else model, resume_from_checkpoint)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     # ---- Counts ----
 

@@ -18,6 +18,7 @@ from ..recommendation.teacher import find_teacher
 from ..recommendation.teacher_states import LiveTeacher
 from .c2kd_config import C2KDConfig
 from .c2kd_objective import block_ends, num_blocks
+from .checks import own_folder
 
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def check_arguments(args: C2KDConfig, train_dataset: Any, model: Any, teacher_mo
     """Raises a [`ConfigError`] for what cannot work, before anything is loaded."""
     if not isinstance(args, C2KDConfig):
         raise ConfigError(f"`args` must be a `C2KDConfig`, got {type(args).__name__}.")
+    own_folder(args, model=model, teacher_model=teacher_model)
     if args.n_gpu > 1:
         raise ConfigError(
             f"{args.n_gpu} GPUs in one process are not supported. Start the script with `accelerate launch`, or set "
@@ -43,9 +45,12 @@ def check_arguments(args: C2KDConfig, train_dataset: Any, model: Any, teacher_mo
             f"method={args.method!r} has no teacher, so `teacher_model` would do nothing. Leave it out, or choose a method that "
             "distils."
         )
-    if teacher_model is not None and teacher_model is model and isinstance(model, nn.Module):
+    # An adapter is put into its base in place: a `PeftModel` and the model that it was made of are one, too.
+    frozen = teacher_model.model if isinstance(teacher_model, LiveTeacher) else teacher_model
+    pair = (model, frozen) if isinstance(model, nn.Module) and isinstance(frozen, nn.Module) else ()
+    if pair and not {*map(id, model.parameters())}.isdisjoint(map(id, frozen.parameters())):
         raise ConfigError(
-            "`model` and `teacher_model` are one model, which cannot be both trained and frozen: pass a copy."
+            "`model` and `teacher_model` share weights, which cannot be both trained and frozen: pass a copy."
         )
     if args.uses_router and layer_filters is None and args.layer_filters is None:
         raise ConfigError(
@@ -146,8 +151,8 @@ def check_fit(
         items = items_of(student)
         if teacher.vocab_size != items:
             raise ModelError(
-                f"The teacher scores {teacher.vocab_size} items and the student {items}: both must be of the same items. Train "
-                "both on one data folder of `qcrd c2kd prepare`."
+                f"The teacher scores {teacher.vocab_size} items and the student {items}: both must be of the same items, and in "
+                "one task mode. Train both on one data folder of `qcrd c2kd prepare`."
             )
     else:
         if teacher.vocab_size < len(tokenizer):

@@ -20,7 +20,7 @@ from ..report_callback import RunReportCallback
 from .c2kd_config import C2KDConfig
 from .c2kd_heads import DistillationHeads, HeadsPart
 from .c2kd_objective import BatchLoss, C2KDObjective
-from .c2kd_rows import RecommendationTrainer
+from .c2kd_rows import MEASURED, RecommendationTrainer
 from .c2kd_setup import (
     check_arguments,
     check_fit,
@@ -32,6 +32,7 @@ from .c2kd_setup import (
     with_layers_needed,
 )
 from .checkpoints import MeterPart
+from .checks import check_best_metric
 from .meter import Meter
 
 
@@ -111,12 +112,13 @@ class C2KDTrainer(RecommendationTrainer):
         if args is None:
             args = C2KDConfig(f"{Path(_name_of(model)).name or 'student'}-C2KD")
         check_arguments(args, train_dataset, model, teacher_model, layer_filters)
+        check_best_metric(args, eval_dataset, MEASURED[args.task_mode])
         processing_class = generative_tokenizer(processing_class, model, args)
         teacher_name = str(teacher_model) if isinstance(teacher_model, (str, os.PathLike)) else None
         filters = load_filters(layer_filters, args)
         teacher = load_teacher(teacher_model, args, filters)
         num_items = args.num_items
-        if num_items is None and teacher is not None and args.task_mode == "item_head":
+        if num_items is None and teacher is not None and not isinstance(model, nn.Module):
             num_items = teacher.vocab_size
         model = load_student(model, args, num_items, quantization_config, peft_config)
         self.num_items = items_of(model)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from transformers import TrainingArguments
 
 from ..errors import ConfigError
-from .checks import at_least_one, one_of
+from .checks import at_least_one, check_batches, one_of
 
 
 FORMS = ("mlp", "linear")
@@ -96,6 +96,7 @@ class LayerFilterConfig(TrainingArguments):
         one_of("teacher_dtype", self.teacher_dtype, ("float16", "bfloat16", "float32"))
         one_of("train_positions", self.train_positions, ("all", "last"))
         at_least_one("teacher_batch_size", self.teacher_batch_size)
+        check_batches(self)
         for name in (
             "student_size",
             "filter_size",
@@ -114,4 +115,8 @@ class LayerFilterConfig(TrainingArguments):
                 at_least_one("candidate_layers", layer)
             if not layers or layers != sorted(set(layers)):
                 raise ConfigError(f"candidate_layers must be ascending and different, at least one, got {layers!r}.")
+        metric = self.metric_for_best_model
+        if self.greater_is_better is None and metric is not None:
+            # The base class knows a loss by the end of its name, and would keep the worst filters by `eval_loss/layer_L`.
+            self.greater_is_better = not metric.split("/")[0].endswith("loss")
         super().__post_init__()

@@ -20,12 +20,14 @@ from ..recommendation.teacher import cache_teacher, find_teacher
 from ..recommendation.teacher_states import TeacherStates
 from ..recommendation.tokens import tokenize_rows
 from .checkpoints import MeterPart, ResumableTrainer
+from .checks import check_best_metric, own_folder
 from .filter_config import LayerFilterConfig
 from .meter import Meter
 
 
 COLUMNS = ("input_ids", "labels", "row_index", "length")
 HITS = (1, 10)  # k of the hit rates of an evaluation
+METRICS = ("loss", *(f"hr@{k}" for k in HITS))  # of each layer
 
 
 class LayerFilterTrainer(ResumableTrainer):
@@ -93,6 +95,7 @@ class LayerFilterTrainer(ResumableTrainer):
     ):
         if not isinstance(args, LayerFilterConfig):
             raise ConfigError(f"`args` must be a `LayerFilterConfig`, got {type(args).__name__}.")
+        own_folder(args, teacher_model=teacher_model, teacher_cache=args.teacher_cache)
         if args.n_gpu > 1:
             raise ConfigError(
                 f"{args.n_gpu} GPUs in one process are not supported. Start the script with `accelerate launch`, or set "
@@ -108,6 +111,8 @@ class LayerFilterTrainer(ResumableTrainer):
             args.teacher_model_init_kwargs,
         )
         filters = _filters(layer_filters, teacher, args)
+        parts = [f"{name}/layer_{layer}" for name in METRICS for layer in filters.layers]
+        check_best_metric(args, eval_dataset, ["loss", *parts])
         pad = teacher.vocab_size
         if args.task_mode == "generative":
             if processing_class is None:
@@ -171,6 +176,8 @@ class LayerFilterTrainer(ResumableTrainer):
     # ---- Rows ----
 
     def _tokenize(self, dataset: Dataset, name: str, tokenizer: Any, args: LayerFilterConfig) -> Dataset:
+        # Held-out rows end in their target, and what precedes it was trained on.
+        positions = args.train_positions if name == "train_dataset" else "last"
         with args.main_process_first(desc=f"tokenizing {name}"):
             return tokenize_rows(
                 dataset,
@@ -179,7 +186,7 @@ class LayerFilterTrainer(ResumableTrainer):
                 self._num_items,
                 args.max_history,
                 args.max_length,
-                args.train_positions,
+                positions,
                 name,
                 args.dataset_num_proc,
             )
@@ -274,8 +281,8 @@ class LayerFilterTrainer(ResumableTrainer):
 
     def evaluation_loop(self, *args, metric_key_prefix: str = "eval", **kwargs) -> EvalLoopOutput:
         """
-        As the base class; the metrics are means over all positions that predict a label: `loss` (summed over layers) and, for each
-        layer, `loss/layer_L`, `hr@1/layer_L` and `hr@10/layer_L` by a full ranking of all items or tokens.
+        As the base class; the metrics are means over the last items of the rows, or over the titles' tokens: `loss` (summed over
+        layers) and, for each layer, `loss/layer_L`, `hr@1/layer_L` and `hr@10/layer_L` by a full ranking of all items or tokens.
         """
         self._evaluated = {}
         try:
@@ -289,9 +296,8 @@ class LayerFilterTrainer(ResumableTrainer):
         total = torch.tensor(list(rows.values()), dtype=torch.float64).sum(0)
         positions, sums = total[0].clamp(min=1), total[1:].view(1 + len(HITS), -1)
         means = (sums / positions).tolist()
-        names = ["loss", *(f"hr@{k}" for k in HITS)]
         parts = {"loss": sum(means[0])}
-        for name, values in zip(names, means, strict=True):
+        for name, values in zip(METRICS, means, strict=True):
             for layer, value in zip(self.layer_filters.layers, values, strict=True):
                 parts[f"{name}/layer_{layer}"] = value
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in parts.items()})

@@ -1,5 +1,6 @@
 """`qcrd c2kd evaluate`: results as JSON and as a table, and errors in one line."""
 
+import errno
 import json
 
 import pytest
@@ -196,3 +197,17 @@ def test_what_cannot_be_done_ends_in_one_line(folder, capsys, flags, message):
     assert lines[0].startswith("qcrd c2kd: error: ")
     assert message in lines[0]
     assert not (folder / "o.json").exists()
+
+
+def test_a_full_disk_does_not_cost_what_was_measured(folder, monkeypatch, capsys):
+    """An evaluation of hours that ends in one line about the disk would have to be made again."""
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("qcrd_trl.recommendation.results.write_results", full)
+    assert evaluate("--dataset", "data", "--baseline", "popularity", "--output", "p.json") == 2
+    told = capsys.readouterr()
+    assert "0.666667" in told.out
+    assert "Written" not in told.out
+    assert "No space left on device" in told.err

@@ -106,6 +106,7 @@ def test_a_second_run_replaces_the_first(sources):
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--min_rating", "nan"], "min_rating must be a finite number"),
         (["--min_rating", "4"], "has no ratings"),
+        (["--min_rating", "4", "--rating_column", "timestamp", "--min_length", "50"], "has 50 events rated 4 or more"),
         (["--num_candidates", "34"], "Choose fewer candidates"),
         (["--min_length", "9"], "none of 10 users has 9 events"),
         (["--user_column", "who"], "no column 'who' (--user_column)"),

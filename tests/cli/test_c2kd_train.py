@@ -10,6 +10,7 @@ from running import largest_difference
 from safetensors.torch import load_file
 
 from qcrd_trl.cli.main import main
+from qcrd_trl.errors import ModelError
 from qcrd_trl.recommendation import load_recommender
 from qcrd_trl.recommendation.folder import load_data
 from qcrd_trl.recommendation.recommender import Recommender
@@ -141,6 +142,10 @@ def test_adapter_on_a_saved_teacher(data, teacher, tmp_path):
     assert c2kd("train", data, tmp_path / "out", *flags) == 0
     assert (tmp_path / "out" / "adapter_config.json").is_file()
     assert len(Recommender.from_pretrained(tmp_path / "out").recommend([["3"]], k=2)[0]) == 2
+    config = tmp_path / "out" / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(teacher), str(tmp_path / "moved")))
+    with pytest.raises(ModelError, match=r"the base .*moved.*base_model_name_or_path of adapter_config"):
+        load_recommender(tmp_path / "out")
 
 
 def test_as_a_module(data, tmp_path, monkeypatch):
@@ -168,10 +173,18 @@ LLAMA = ["--backbone_config", llama_config(4, 2)]
         ("train", ["--method", "sasrec", "--model_name_or_path", "x"], "makes a model of its own"),
         ("train", ["--method", "sasrec", *LLAMA], "'qcrd_sasrec'"),
         ("train", ["--method", "sasrec", "--task_mode", "generative"], "item_head"),
-        ("train", ["--method", "other", *LLAMA], "method"),
+        ("train", ["--method", "sasrec", "--teacher", "x"], "--method sasrec learns the task alone"),
+        (
+            "train",
+            ["--method", "other", *LLAMA],
+            "'other': expected one of c2kd, none, feature_kd, logit_kd, blockwise, sasrec",
+        ),
+        ("train", ["--method", "none", *LLAMA, *BEST[:-1], "ndcg@11"], "choose one of eval_loss, eval_hr@10"),
         ("train", [*LLAMA], "needs a teacher"),
+        ("train", [*LLAMA, "--teacher_model_init_kwargs", "{dtype"], "was given '{dtype', which is not JSON"),
         ("train", ["--method", "none", *LLAMA, "--resume"], "no checkpoint"),
         ("train", ["--method", "none", *LLAMA, "--early_stopping_patience", "1"], "--eval_strategy"),
+        ("train", ["--method", "none", *LLAMA, "--resume_from_checkpoint", "x"], "'x' is no checkpoint"),
         ("train", ["--method", "none", *LLAMA, "--max_users", "3"], "generative"),
         ("train", ["--method", "none", *LLAMA, "--item_init", "titles"], "no tokenizer"),
         ("train", ["--method", "none", *LLAMA, "--task_mode", "generative"], "no tokenizer"),
@@ -193,3 +206,12 @@ def test_data_that_is_not_there(tmp_path, capsys):
     """The remedy is the command that prepares data."""
     assert c2kd("train", tmp_path / "none", tmp_path / "out", "--method", "none", *LLAMA) == 2
     assert "qcrd c2kd prepare" in capsys.readouterr().err
+
+
+def test_the_data_are_no_place_for_a_model(data, capsys):
+    """A push would send the users with it."""
+    before = sorted(data.iterdir())
+    for command, flags in (("teacher", LLAMA), ("filters", ["--teacher", "x", "--student_size", "4"])):
+        assert c2kd(command, data, data, *flags) == 2
+        assert "output_dir and dataset are one folder" in capsys.readouterr().err
+    assert sorted(data.iterdir()) == before

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from trl import ModelConfig
+
+from qcrd_trl.cli.c2kd_configs import StudentConfig, TeacherConfig
+from qcrd_trl.cli.c2kd_filters import FilterArguments
+from qcrd_trl.cli.c2kd_run import RunArguments
+from qcrd_trl.cli.c2kd_train import StudentArguments
+from qcrd_trl.cli.common import CommandParser
+from qcrd_trl.trainer.filter_config import LayerFilterConfig
 
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "c2kd_ml100k"
@@ -196,3 +205,25 @@ def test_variants_change_their_flags_alone(example):
             assert [part for part in run.argv if part in flags] != []
             names.add(run.name)
     assert len(names) == 2 * len(variants.VARIANTS)
+
+
+def test_the_flags_of_the_generative_script_exist():
+    """A flag that was renamed ends the script at its first command, an hour before anyone looks."""
+    script = (FOLDER / "generative.sh").read_text(encoding="utf-8")
+    common = re.search(r"COMMON=\((.*?)\)\n", script, re.DOTALL)[1]
+    kinds = {
+        "teacher": (RunArguments, TeacherConfig, ModelConfig),
+        "train": (StudentArguments, StudentConfig, ModelConfig),
+        "filters": (FilterArguments, LayerFilterConfig),
+    }
+    known = {
+        name: {flag for action in CommandParser(kind, prog=name)._actions for flag in action.option_strings}
+        for name, kind in kinds.items()
+    }
+    flags = set(re.findall(r"--[a-z]\w*", common))
+    assert "--max_history" in flags
+    assert {name: flags - accepted for name, accepted in known.items() if flags - accepted} == {}
+    assert set(re.findall(r"--[a-z]\w*", script)) <= known["teacher"] | known["train"] | known["filters"] | {
+        "--compare",
+        "--output",
+    }

@@ -100,6 +100,7 @@ def test_names_of_other_data():
     [
         ([["i1"], []], {}, DataError, "History 1 must be a list of at least one"),
         (["i1"], {}, DataError, "History 0 must be a list"),
+        ([5], {}, DataError, "History 0 must be a list of at least one item id, got 5"),
         ([["i1", "x"]], {}, DataError, "'x', which is no item"),
         ([["i1"]], {"k": 0}, ConfigError, "`k`"),
         ([["i1"]], {"batch_size": 0}, ConfigError, "`batch_size`"),
@@ -108,3 +109,12 @@ def test_names_of_other_data():
 def test_what_cannot_be_asked(recommender, histories, kwargs, kind, said):
     with pytest.raises(kind, match=said):
         recommender.recommend(histories, **kwargs)
+
+
+def test_scores_that_are_no_numbers():
+    """Sorted, they come first."""
+    model = item_model()
+    with torch.no_grad():
+        model.head.weight[3] = float("nan")
+    with pytest.raises(ModelError, match="no numbers"):
+        Recommender(model, NAMES).recommend([["i1"]])

@@ -12,6 +12,7 @@ from c2kd_runs import (
     teacher_model,
 )
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 
 from qcrd_trl import C2KDTrainer, QCRDConfig
 from qcrd_trl.errors import ConfigError, DataError, ModelError, TrainingError
@@ -73,7 +74,7 @@ def test_filters_of_another_teacher(tmp_path):
         (lambda: filters_of(teacher_size=16), "a teacher's width of 16 instead of 12"),
         (lambda: filters_of(size=6), "a student's width of 6 instead of 8"),
         (lambda: LayerFilters((3, 4), 12, 8, NUM_ITEMS + 1), "items or tokens in number 12 instead of 11"),
-        (lambda: filters_of(layers=(3, 9)), "of 1 to 4"),
+        (lambda: filters_of(layers=(3, 9)), "of 1 to 4.*layers of the teacher they were made with"),
     ],
 )
 def test_filters_of_other_sizes(tmp_path, filters, message):
@@ -99,7 +100,7 @@ def test_layers_that_do_not_exist(tmp_path):
 def test_items_must_be_the_same(tmp_path):
     """Item 7 of one set of data is another film than that of another: the KL is that of chance."""
     parts = {"teacher_model": item_model(12, 3, num_items=NUM_ITEMS + 2)}
-    with pytest.raises(ModelError, match=r"num_items=11, expected 13"):
+    with pytest.raises(ModelError, match="scores 13 items and the student 11"):
         attempt(tmp_path, parts=parts, method="logit_kd")
     with pytest.raises(ModelError, match="scores 13 items and the student 11"):
         attempt(tmp_path, parts=parts, method="logit_kd", num_items=NUM_ITEMS)
@@ -114,8 +115,26 @@ def test_items_must_be_the_same(tmp_path):
 def test_one_model_cannot_be_both(tmp_path):
     """To freeze the teacher would freeze the student."""
     model = item_model()
-    with pytest.raises(ConfigError, match="both trained and frozen"):
+    with pytest.raises(ConfigError, match="share weights, which cannot be both trained and frozen"):
         attempt(tmp_path, model, parts={"teacher_model": model}, method="logit_kd")
+    teacher = LiveTeacher(item_model(seed=1), [2], "float32")
+    with pytest.raises(ConfigError, match="share weights"):
+        attempt(tmp_path, teacher.model, parts={"teacher_model": teacher}, method="logit_kd")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ConfigError, match="share weights"):
+        attempt(tmp_path, adapted, parts={"teacher_model": model}, method="logit_kd")
+
+
+@pytest.mark.parametrize("metric", ["ndcg@11", "eval_ndcg@10"])
+def test_the_best_model_is_told_by_a_metric_that_is_measured(tmp_path, metric):
+    """The base class looks for it after the first evaluation, an epoch too late."""
+    best = {"method": "none", "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": metric}
+    rows = Dataset.from_list(item_rows(3))
+    several = metric.startswith("eval_")
+    with pytest.raises(
+        ConfigError, match="eval_a_ndcg@10" if several else "eval_loss, eval_hr@10, eval_ndcg@10, eval_mrr"
+    ):
+        attempt(tmp_path, parts={"eval_dataset": {"a": rows} if several else rows}, **best)
 
 
 @pytest.mark.parametrize(
@@ -226,3 +245,15 @@ def test_a_teacher_whose_states_overflow(tmp_path):
     trainer = c2kd_trainer(tmp_path, parts={"teacher_model": teacher}, method="logit_kd", teacher_dtype="float16")
     with pytest.raises(TrainingError, match="teacher_dtype='bfloat16'"):
         trainer.train()
+
+
+def test_a_folder_that_is_read_is_not_written_into(tmp_path):
+    """A student in its teacher's place would be the end of the teacher; one in the data's would be pushed with the users."""
+    teacher_model().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="output_dir and teacher_model are one folder"):
+        attempt(tmp_path, parts={"teacher_model": f"{tmp_path}/"}, method="logit_kd")
+    with pytest.raises(ConfigError, match="output_dir and model are one folder"):
+        attempt(tmp_path, tmp_path, method="none")
+    for name in ("layer_filters", "teacher_cache"):
+        with pytest.raises(ConfigError, match=f"output_dir and {name} are one folder"):
+            c2kd_config(tmp_path, **{name: str(tmp_path)})

@@ -12,7 +12,7 @@ import kill_points as at
 import numpy as np
 import pytest
 import torch
-from c2kd_runs import c2kd_config, c2kd_trainer, item_model, item_rows
+from c2kd_runs import NUM_ITEMS, c2kd_config, c2kd_trainer, item_model, item_rows
 from datasets import Dataset
 from killing import differences, forked, start, without_clocks
 from running import largest_difference, lora, moved, weights
@@ -277,6 +277,22 @@ def test_a_killed_run_goes_on_as_if_it_was_not(played, name):
     assert differences(whole["result"], killed["result"]) == []
     assert whole["result"]["unfinished"] == []
     assert whole["result"]["checkpoints"] == ["checkpoint-6"]
+
+
+@pytest.mark.parametrize("other", [{"size": 12}, {"layers": 3}, {"num_items": 9}])
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, other):
+    """The base class warns of layers that one side lacks, and trains on with what was drawn."""
+    c2kd_trainer(tmp_path, item_model(8, 2), method="none", max_steps=1, save_strategy="steps", save_steps=1).train()
+    size, layers = other.get("size", 8), other.get("layers", 2)
+    model = item_model(size, layers, num_items=other.get("num_items", NUM_ITEMS))
+    rows = [{"items": [one % 9 for one in row["items"]]} for row in item_rows()]
+    trainer = c2kd_trainer(tmp_path, model, rows=rows, method="none", max_steps=2)
+    with pytest.raises(ModelError, match=r"is of another model: of its weights .* Resume with the model and data"):
+        trainer.train(resume_from_checkpoint=True)
+    checkpoint = tmp_path / "checkpoint-1" / "model.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(ModelError, match="is damaged"):
+        trainer.train(resume_from_checkpoint=True)
 
 
 if __name__ == "__main__":

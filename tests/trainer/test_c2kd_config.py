@@ -88,6 +88,7 @@ def test_keyword_arguments_come_from_a_shell_too():
         ({"heads_learning_rate": -0.1}, "heads_learning_rate"),
         ({"student_layer": 0}, "student_layer must be an integer of at least 1"),
         ({"num_items": 0}, "num_items must be"),
+        ({"per_device_eval_batch_size": 0}, "per_device_eval_batch_size must be an integer of at least 1"),
         ({"max_history": 0}, "max_history must be"),
         ({"candidate_layers": []}, "candidate_layers must be different layers"),
         ({"candidate_layers": [3, 3]}, "candidate_layers must be different layers"),

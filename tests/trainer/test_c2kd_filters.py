@@ -120,6 +120,43 @@ def test_evaluation_is_a_mean_over_positions_and_leaves_the_run_alone(tmp_path):
     assert logged(plain) == logged(evaluated)
 
 
+def test_evaluation_is_of_the_last_items(tmp_path):
+    """What precedes them was trained on, and would outweigh them."""
+    rows = item_rows(5)
+    trainer = filter_trainer(tmp_path, parts={"eval_dataset": Dataset.from_list(rows)}, teacher_dtype="float32")
+    nll, hits = [], []
+    for row in rows:
+        items = torch.tensor([row["items"][:-1]])
+        with torch.no_grad():
+            states = trainer.teacher.model(items, output_hidden_states=True).hidden_states[2][0, -1:]
+            logits = trainer.layer_filters.logits(trainer.layer_filters({2: states, 4: states})[0])[0]
+        nll.append(-logits.log_softmax(0)[row["items"][-1]].item())
+        hits.append(float(logits.argmax() == row["items"][-1]))
+    found = trainer.evaluate()
+    assert found["eval_loss/layer_2"] == pytest.approx(sum(nll) / len(rows), rel=1e-5)
+    assert found["eval_hr@1/layer_2"] == pytest.approx(sum(hits) / len(rows))
+
+
+def test_the_best_filters_by_one_layer(tmp_path):
+    """The base class takes any metric but one whose name ends in `loss` for the larger the better."""
+    best = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "load_best_model_at_end": True,
+    }
+    assert filter_config(tmp_path, **best, metric_for_best_model="eval_loss/layer_2").greater_is_better is False
+    assert filter_config(tmp_path, **best, metric_for_best_model="eval_hr@10/layer_2").greater_is_better is True
+    assert filter_config(tmp_path, **best).greater_is_better is False
+    parts = {"eval_dataset": Dataset.from_list(item_rows(3))}
+    with pytest.raises(
+        ConfigError, match="choose one of eval_loss, eval_loss/layer_2, eval_loss/layer_4, eval_hr@1/layer_2"
+    ):
+        filter_trainer(tmp_path, parts=parts, **best, metric_for_best_model="ndcg@10")
+    filter_trainer(tmp_path, parts=parts, **best, metric_for_best_model="loss/layer_4")
+
+
 def test_saved_filters_belong_to_the_teacher(tmp_path):
     """The folder holds filters alone: a teacher among them would be pushed, or loaded as the student."""
     trainer = filter_trainer(tmp_path / "out", filter_form="linear")
@@ -322,6 +359,7 @@ def test_sharded_training_is_refused(tmp_path, monkeypatch, flag):
         ({"teacher_dtype": "int8"}, "Unknown teacher_dtype"),
         ({"train_positions": "some"}, "Unknown train_positions"),
         ({"teacher_batch_size": 0}, "teacher_batch_size must be"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be an integer of at least 1"),
     ],
 )
 def test_arguments_that_cannot_be(tmp_path, arguments, told):
