@@ -77,6 +77,8 @@ def test_a_seed_gives_the_same_numbers_again(run, tmp_path):
     """Numbers that differ from run to run could be picked until they please."""
     torch.manual_seed(99)
     threads = torch.get_num_threads()
+    datasets.enable_progress_bars()  # whatever was run before in this process
+    logging.enable_progress_bar()
     again = Run(tmp_path)
     assert again.numbers == run.numbers
     assert torch.get_num_threads() == threads
