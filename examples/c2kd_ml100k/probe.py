@@ -32,7 +32,6 @@ CANDIDATES: dict[str, dict[str, dict]] = {
     "sasrec": {"rate 1e-3": {"student_rate": 1e-3}, "rate 3e-3": {"student_rate": 3e-3}},
     "c2kd": {
         "0.5, 0.5": {},
-        "no features": {"flags": ("--lambda_feat", "0")},
         "no logits": {"flags": ("--lambda_logit", "0")},
         "normalized features": {"flags": ("--feature_loss", "normalized")},
         "logits 2": {"flags": ("--lambda_logit", "2")},
@@ -42,6 +41,7 @@ CANDIDATES: dict[str, dict[str, dict]] = {
     },
     "logit_kd": {
         "0.5": {},
+        "cross heads": {"flags": ("--logit_distillation", "cross_head")},
         "2": {"flags": ("--lambda_logit", "2")},
         "2, T 2": {"flags": ("--lambda_logit", "2", "--temperature", "2")},
     },

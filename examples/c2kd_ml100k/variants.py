@@ -20,7 +20,7 @@ from qcrd_trl.recommendation.results import compare
 # By name: the method, and its further flags.
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "features alone": ("c2kd", ("--lambda_logit", "0")),
-    "logits alone": ("c2kd", ("--lambda_feat", "0")),
+    "logits alone": ("logit_kd", ("--logit_distillation", "cross_head")),
     "normalized features": ("c2kd", ("--feature_loss", "normalized")),
     "targets behind the norm": ("c2kd", ("--filter_target", "normed")),
     "logits 2": ("c2kd", ("--lambda_logit", "2")),

@@ -266,11 +266,14 @@ class C2KDConfig(TrainingArguments):
     def _check_parts(self) -> None:
         """Raises for arguments of a part that the recipe does not have: they would do nothing."""
         of = f"method={self.method!r} with feature_distillation={self.feature_distillation!r}"
+        if self.lambda_feat == 0 and self.feature_distillation != "none":
+            of += " and lambda_feat=0"
         if not self.uses_router:
             for name in ("layer_filters", "candidate_layers"):
                 if getattr(self, name) is not None:
                     raise ConfigError(
-                        f"{name} is for the router, and {of} has none. Leave it out, or set feature_distillation='router'."
+                        f"{name} is for the router, and {of} has none. Leave it out, or set feature_distillation='router' "
+                        "and a lambda_feat above 0."
                     )
             if self.filter_target != "raw":
                 raise ConfigError(

@@ -94,6 +94,7 @@ def test_keyword_arguments_come_from_a_shell_too():
         ({"candidate_layers": [3, 3]}, "candidate_layers must be different layers"),
         ({"candidate_layers": [0, 3]}, "candidate_layers must be an integer"),
         ({"method": "feature_kd", "layer_filters": "f"}, "layer_filters is for the router"),
+        ({"lambda_feat": 0.0, "layer_filters": "f"}, "'router' and lambda_feat=0 has none.*a lambda_feat above 0"),
         ({"method": "logit_kd", "candidate_layers": [3]}, "candidate_layers is for the router"),
         ({"method": "blockwise", "student_layer": 1}, "student_layer has no part"),
         ({"num_blocks": 2}, "num_blocks is for block-wise"),
