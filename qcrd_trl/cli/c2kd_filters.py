@@ -9,8 +9,9 @@ from ..errors import ConfigError
 from ..models import load_tokenizer
 from ..trainer.filter_config import LayerFilterConfig
 from ..trainer.filter_trainer import LayerFilterTrainer
-from .c2kd_run import callbacks_of, checkpoint_of, open_data, rows_of, train_and_save
+from .c2kd_run import checkpoint_of, open_data, rows_of, train_and_save
 from .common import parse_arguments
+from .early_stopping import callbacks_of
 
 
 @dataclass

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from transformers import EarlyStoppingCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, get_peft_config, get_quantization_config
@@ -227,22 +226,6 @@ def prompt_form(script: Any, args: Any, tokenizer: Any):
     limits = {} if args.max_history is None else {"max_history": args.max_history}
     chat = bool(getattr(tokenizer, "chat_template", None))
     return load_prompt_form(script.prompt_file, chat=chat, max_length=args.max_length, **limits)
-
-
-def callbacks_of(script: Any, args: Any) -> list[EarlyStoppingCallback]:
-    """Early stopping, where it is asked for."""
-    patience = script.early_stopping_patience
-    if patience is None:
-        return []
-    if patience < 1:
-        raise ConfigError(f"--early_stopping_patience must be at least 1, got {patience}.")
-    if args.eval_strategy == "no" or args.save_strategy == "no" or args.metric_for_best_model is None:
-        raise ConfigError(
-            "--early_stopping_patience needs evaluations, saves and a metric to tell the best model by: give --eval_strategy, "
-            "the same --save_strategy and --metric_for_best_model, and --load_best_model_at_end to keep the best one."
-        )
-    args.restore_callback_states_from_checkpoint = True  # else a resumed run would begin to count anew
-    return [EarlyStoppingCallback(patience)]
 
 
 def checkpoint_of(script: Any, args: Any) -> bool | str | None:

@@ -17,7 +17,6 @@ from .c2kd_run import (
     RESULTS_FILE,
     RunArguments,
     build_model,
-    callbacks_of,
     checkpoint_of,
     model_source,
     open_data,
@@ -28,6 +27,7 @@ from .c2kd_run import (
     train_and_save,
 )
 from .common import parse_arguments
+from .early_stopping import callbacks_of
 
 
 @dataclass

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import EarlyStoppingCallback
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..data.sources import load_dataset_from
@@ -15,6 +14,7 @@ from ..report_callback import set_selection
 from ..trainer.qcrd_config import QCRDConfig
 from ..trainer.qcrd_trainer import QCRDTrainer
 from .common import parse_arguments
+from .early_stopping import callbacks_of
 from .report_selection import is_selection, selection_of
 
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if not model_args.model_name_or_path:
         raise ConfigError("--model_name_or_path is missing: give the id or path of the student.")
-    callbacks = _early_stopping(script, args)
+    callbacks = callbacks_of(script, args)
     train_dataset, eval_dataset = _datasets(script, args)
     kwargs = _model_kwargs(script, model_args)
     args.model_init_kwargs = {**kwargs, **(args.model_init_kwargs or {})}
@@ -111,21 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if trainer.is_world_process_zero():
         print(f"Saved the student to {args.output_dir}")
     return 0
-
-
-def _early_stopping(script: TrainArguments, args: QCRDConfig) -> list[EarlyStoppingCallback]:
-    patience = script.early_stopping_patience
-    if patience is None:
-        return []
-    if patience < 1:
-        raise ConfigError(f"--early_stopping_patience must be at least 1, got {patience}.")
-    if args.eval_strategy == "no" or args.save_strategy == "no" or args.metric_for_best_model is None:
-        raise ConfigError(
-            "--early_stopping_patience needs evaluations, saves and a metric to tell the best model by: give --eval_strategy, "
-            "the same --save_strategy and --metric_for_best_model, and --load_best_model_at_end to keep the best one."
-        )
-    args.restore_callback_states_from_checkpoint = True  # else a resumed run would begin to count anew
-    return [EarlyStoppingCallback(patience)]
 
 
 def _datasets(script: TrainArguments, args: QCRDConfig):
