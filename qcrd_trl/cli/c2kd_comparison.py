@@ -2,9 +2,10 @@
 
 from ..errors import ConfigError
 from .comparison import split_files
+from .comparison_table import difference_cells, print_comparison
 
 
-HEADINGS = ("run", "metric", "value", "95 % interval", "sd of seeds", "difference", "95 % interval", "p")
+HEADINGS = ("metric", "value", "95 % interval", "sd of seeds", "difference", "95 % interval", "p")
 
 
 def compare(files: list[str], output: str | None, seed: int) -> int:
@@ -37,34 +38,27 @@ def compare(files: list[str], output: str | None, seed: int) -> int:
 
 
 def _print(comparison) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     runs = comparison.runs
-    against = ", differences from the first run" if len(runs) > 1 else ""
-    table = Table(title=f"{runs[0].users} users{against}")
-    headings = HEADINGS if len(runs) > 1 else HEADINGS[:5]
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
+    several = len(runs) > 1
     differences = {(one.run, one.metric): one for one in comparison.differences}
-    for number, run in enumerate(runs):
-        name = run.files[0] if len(run.files) == 1 else f"{run.files[0]} and {len(run.files) - 1} more"
-        for metric, value in run.metrics.items():
-            low, high = run.intervals[metric]
-            row = [name, metric, f"{value:.4f}", f"{low:.4f} to {high:.4f}"]
-            row.append(f"{run.sd[metric]:.4f}" if metric in run.sd else "")
-            one = differences.get((number, metric))
-            if one is not None:
-                ends = " to ".join(f"{end:+.4f}" for end in one.interval)
-                row += [
-                    f"{one.difference:+.4f}",
-                    ends,
-                    "<0.001" if one.p_value < 0.001 else f"{one.p_value:.3f}",
-                ]
-            table.add_row(*row, end_section=metric == list(run.metrics)[-1])
-            name = ""
-    console = Console()
-    console.print(table)
+    rows = [
+        [
+            [
+                metric,
+                f"{value:.4f}",
+                "{:.4f} to {:.4f}".format(*run.intervals[metric]),
+                f"{run.sd[metric]:.4f}" if metric in run.sd else "",
+                *difference_cells(differences.get((number, metric)), 1, 4),
+            ]
+            for metric, value in run.metrics.items()
+        ]
+        for number, run in enumerate(runs)
+    ]
+    console = print_comparison(
+        f"{runs[0].users} users{', differences from the first run' if several else ''}",
+        HEADINGS if several else HEADINGS[:4],
+        [(run.files, cells) for run, cells in zip(runs, rows, strict=True)],
+    )
     if comparison.differences:
         console.print(
             "p: paired permutation test, two-sided; intervals of differences: paired bootstrap over users.",

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from ..errors import ConfigError
+from .comparison_table import difference_cells, print_comparison
 
 
-HEADINGS = ("run", "", "accuracy", "95 % interval", "difference", "95 % interval", "p")
+HEADINGS = ("", "accuracy", "95 % interval", "difference", "95 % interval", "p")
 NAMES = {"label_accuracy": "label", "answer_accuracy": "answer", "agreement": "agreement"}
 
 
@@ -44,30 +45,24 @@ def split_files(name: str) -> list[str]:
 
 
 def _print(comparison, groups: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{comparison.questions} questions, differences from the first run in points")
-    for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if number < 2 else "right", overflow="fold")
     differences = {(one.run, one.metric): one for one in comparison.differences}
-    for number, (run, files) in enumerate(zip(comparison.runs, groups, strict=True)):
-        name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-        for metric, accuracy in run.accuracies.items():
-            low, high = run.intervals[metric]
-            row = [name, NAMES[metric], f"{100 * accuracy:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}"]
-            one = differences.get((number, metric))
-            if one is not None:
-                ends = " to ".join(f"{100 * end:+.1f}" for end in one.interval)
-                row += [
-                    f"{100 * one.difference:+.1f}",
-                    ends,
-                    "<0.001" if one.p_value < 0.001 else f"{one.p_value:.3f}",
-                ]
-            table.add_row(*row, end_section=metric == list(run.accuracies)[-1])
-            name = ""
-    console = Console()
-    console.print(table)
+    rows = [
+        [
+            [
+                NAMES[metric],
+                f"{100 * accuracy:.1f} %",
+                "{:.1f} to {:.1f}".format(*(100 * end for end in run.intervals[metric])),
+                *difference_cells(differences.get((number, metric)), 100, 1),
+            ]
+            for metric, accuracy in run.accuracies.items()
+        ]
+        for number, run in enumerate(comparison.runs)
+    ]
+    console = print_comparison(
+        f"{comparison.questions} questions, differences from the first run in points",
+        HEADINGS,
+        list(zip(groups, rows, strict=True)),
+    )
     for test in sorted({one.test for one in comparison.differences}):
         console.print(f"p: {test}, two-sided; intervals of differences: paired bootstrap.", highlight=False)
     for note in comparison.notes:

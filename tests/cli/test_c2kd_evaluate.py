@@ -124,7 +124,7 @@ def test_generative_models_are_asked_as_they_were_taught(folder, monkeypatch, ca
     assert asked[1][0][0] == "title 0\ntitle 1\ntitle 2\ntitle 3\ntitle 4?"
 
 
-def test_comparing(folder, capsys):
+def test_comparing(folder, capsys, monkeypatch):
     """The table is what is read: of which sign a difference is, and whether it is one at all."""
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -133,10 +133,13 @@ def test_comparing(folder, capsys):
         assert evaluate(*flags, "--output", f"{seed}.json") == 0
     assert evaluate("--dataset", "data", "--baseline", "popularity", "--output", "p.json") == 0
     capsys.readouterr()
-    assert evaluate("--compare", "p.json", "0.json,1.json", "--output", "c.json") == 0
-    out = capsys.readouterr().out
-    for part in ("3 users, differences from the first run", "0.json and 1 more", "ndcg@10", "paired permutation test"):
-        assert part in out, part
+    for width in ("80", "200"):  # a name is whole in a narrow terminal too
+        monkeypatch.setenv("COLUMNS", width)
+        assert evaluate("--compare", "p.json", "0.json,1.json", "--output", "c.json") == 0
+        out = capsys.readouterr().out
+        for part in ("run 1: p.json\n", "run 2: 0.json and 1 more\n", "3 users, differences from the first run"):
+            assert part in out, part
+        assert "paired permutation test" in out
     content = read(folder / "c.json")
     metrics = [read(folder / f"{name}.json")["metrics"]["mrr"] for name in ("p", "0", "1")]
     found = next(one for one in content["differences"] if one["metric"] == "mrr")
