@@ -47,6 +47,9 @@ _BEFORE = re.compile(
 )
 _LABELLED = re.compile(r"^ ?(?:(?:the )?(?:final )?answer|step|part|question|solution|problem|explanation)\b", re.I)
 
+# What may stand between a cue and its answer: marks up to the line's end, or a colon and dots.
+_BEHIND_CUE = re.compile(r"[ \n:*\"'>\]-]{0,12}(?=\n)|[ :]*(?:\.\.+ ?)?")
+_PREFIX_START = re.compile(r"[.!?](?= )|\n")
 # What turns "answer is" into talk about some other answer, read in the same sentence in front of the cue.
 _FOREIGN = re.compile(
     r"\b(?:wrong|incorrect|mistaken|naive|tempting|another|other|previous|old|different|false|possible|example|"
@@ -155,7 +158,7 @@ class Commit:
 
 def _region_at(text: str, start: int) -> tuple[str, int]:
     """The sentence after a cue; where the line ends with the cue, the next line that is not empty."""
-    skip = re.compile(r"[ \n:*\"'>\]-]{0,12}(?=\n)|[ :]*(?:\.\.+ ?)?").match(text, start).end()
+    skip = _BEHIND_CUE.match(text, start).end()
     while text[skip : skip + 1] == "\n":
         skip += 1
     end = sentence_end(text, skip, REGION)
@@ -165,7 +168,7 @@ def _region_at(text: str, start: int) -> tuple[str, int]:
 def _prefix(text: str, start: int) -> str:
     """The part of the sentence that stands in front of a cue."""
     window = text[max(0, start - 160) : start]
-    return re.split(r"[.!?](?= )|\n", window)[-1]
+    return _PREFIX_START.split(window)[-1]
 
 
 def _cue(text: str, match: re.Match) -> Commit | None:

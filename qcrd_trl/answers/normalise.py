@@ -63,6 +63,8 @@ _RULE = re.compile(r"\n[ |:=-]{3,}(?=\n|\Z)")  # below headings and in tables
 _HEADING = re.compile(r"\n ?(?:#{1,3}|#{5,9})(?!#) ?")
 _QUOTATION = re.compile(r"\n ?>{1,4} ?")
 _POINT = re.compile(r"\n ?[*•◦‣-] (?=\S)")
+_BLANKS = re.compile(r"[ \t]+")
+_SPACES = re.compile(r"  +")
 _SUPERSCRIPT_CHARACTERS = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻")
 _CONTROLS = {code: " " if code in (9, 11, 12) else None for code in range(32) if code != 10}
 _VULGAR = "\x00"  # stands before a fraction made of one character, until it is known whether a digit precedes it
@@ -107,9 +109,9 @@ def plain_characters(text: str) -> str:
 def collapse_spaces(text: str) -> str:
     """Leave single spaces and at most one empty line in a row."""
     if "\t" in text:
-        text = re.sub(r"[ \t]+", " ", text)
+        text = _BLANKS.sub(" ", text)
     elif "  " in text:
-        text = re.sub(r"  +", " ", text)
+        text = _SPACES.sub(" ", text)
     if "\n" in text:
         text = text.replace(" \n", "\n").replace("\n ", "\n")
         if "\n\n\n" in text:

@@ -18,6 +18,9 @@ _COMPOUND = re.compile(
     r" ?(?:hours?|minutes?|mins?|m|seconds?|secs?|inch(?:es)?|ounces?|oz|months?|days?)\b.*",
     re.IGNORECASE,
 )
+_NEGATED = re.compile(r"\W*(?:not|neither)\b", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"\b(?:because|since|as|which|where|so|and)\b|;|\(|,(?! ?[$\d])")
+_TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
 _ROUNDED = re.compile(
     r"\b(?:rounds?|rounded) (?:up |down |off )?to (?=[$\d])(?!\w+ (?:decimal|significant|place|digit))", re.I
 )
@@ -46,7 +49,7 @@ def _read_region(region: str) -> Fraction | object | None:
     """The number in a region that a cue announced; `NO_ANSWER` for a refusal or an unreadable value."""
     if is_refusal(region):
         return NO_ANSWER
-    if re.match(r"\W*(?:not|neither)\b", region, re.IGNORECASE):
+    if _NEGATED.match(region):
         _, but, other = region.partition(" but ")
         return _read_region(other) if but else None
     numbers = usable_numbers(region)
@@ -61,14 +64,14 @@ def _read_region(region: str) -> Fraction | object | None:
     clause_end = min(
         (
             match.start()
-            for match in re.finditer(r"\b(?:because|since|as|which|where|so|and)\b|;|\(|,(?! ?[$\d])", region)
+            for match in _CLAUSE_END.finditer(region)
             if match.start() >= first.end
         ),
         default=len(region),
     )
     clause = region[:clause_end]
     inside = [number for number in numbers if number.end <= clause_end]
-    if re.search(r" or [a-zA-Z] ?=", clause):
+    if " or " in clause and _TWO_SOLUTIONS.search(clause):
         return NO_ANSWER
     rounded = _ROUNDED.search(region, clause_end)
     if rounded and (later := [number for number in numbers if number.start >= rounded.end()]):
@@ -131,8 +134,7 @@ def _read_commit(commit: Commit) -> Fraction | object | None:
     if value is not NO_ANSWER and concluded and commit.colon and not explained:
         # "Answer:" may open a whole rationale; its conclusion counts, unless the next sentence explains the first.
         return conclude(f"{commit.region}\n{commit.rest}")
-    negated = re.match(r"\W*(?:not|neither)\b", commit.region, re.IGNORECASE)
-    if value is None and (concluded or negated or _META.match(commit.region)):
+    if value is None and (concluded or _NEGATED.match(commit.region) or _META.match(commit.region)):
         return None
     if value is None:
         return None if commit.kind == "heading" or not commit.region else NO_ANSWER

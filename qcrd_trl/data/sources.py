@@ -99,7 +99,7 @@ class Rows:
             key_of (`Callable[[bytes], str | None]`): gives the key of a line; `None`: it has to be read.
 
         Yields:
-            `dict` or [`~qcrd_trl.data.text_files.LinePlace`].
+            `dict` or `qcrd_trl.data.text_files.LinePlace`, which is a tuple.
         """
         return iter(self._read(key_of) if self._has_lines else self._read())
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from ..errors import DataError
 
@@ -23,21 +23,9 @@ _BUFFER = 1 << 18  # bytes; lines of one question stand near each other
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class LinePlace(NamedTuple):
-    """
-    Where a line of JSON Lines stands that has not been read, so that another process can do that.
-
-    Attributes:
-        key (`str`): what was read from it.
-        path (`str`): its file.
-        offset (`int`): the bytes in front of it.
-        number (`int`): its number, counted from 1.
-    """
-
-    key: str
-    path: str
-    offset: int
-    number: int
+# A line of JSON Lines that has not been read, so that another process can do that: the key that was found in it, then its
+# file, the bytes in front of it and its number, counted from 1. A plain tuple and list: there are millions of them.
+LinePlace = tuple[str, list[Any]]
 
 
 def read_lines_at(places: Iterable[Sequence[Any]], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -45,7 +33,7 @@ def read_lines_at(places: Iterable[Sequence[Any]], names: Sequence[str]) -> Iter
     Reads some columns of the rows at some places.
 
     Args:
-        places (`Iterable[Sequence]`): `path`, `offset` and `number` of each [`LinePlace`].
+        places (`Iterable[Sequence]`): path, offset and number of each, as in a `LinePlace`.
         names (`Sequence[str]`): the columns.
 
     Yields:
@@ -57,12 +45,17 @@ def read_lines_at(places: Iterable[Sequence[Any]], names: Sequence[str]) -> Iter
     quick = _quick_reader()
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
+        path_before, end = None, -1
         for path, offset, number in places:
-            file = files.get(path)
-            if file is None:
-                file = files[path] = stack.enter_context(open(path, "rb", buffering=_BUFFER))
-            file.seek(offset)
+            if path != path_before:
+                path_before, end = path, -1
+                file = files.get(path)
+                if file is None:
+                    file = files[path] = stack.enter_context(open(path, "rb", buffering=_BUFFER))
+            if offset != end:  # most lines follow the one before
+                file.seek(offset)
             line = file.readline()
+            end = offset + len(line)
             if quick is not None and line[:1] == b"{":
                 try:
                     cells = tuple(map(quick(line).get, names))
@@ -148,7 +141,7 @@ def open_text_file(
 
     Returns:
         `Callable[..., Iterable[dict | LinePlace]]`: what reads its rows, each time afresh. Of JSON Lines, whole lines for
-        which a function that it is given returns a key, the [`LinePlace`] with that key takes the place of the row.
+        which a function that it is given returns a key, a `LinePlace` with that key takes the place of the row.
     """
     told: list[str] = []
 
@@ -180,7 +173,7 @@ def _read_lines(
         for number, line in enumerate(file, 1):
             # The first row is read, as it tells what kind of file this is.
             if can_wait and is_appended is not None and (key := key_of(line)) is not None and line[-1:] == b"\n":
-                yield LinePlace(key, name, offset, number)
+                yield key, [name, offset, number]
                 offset += len(line)
                 continue
             offset += len(line)

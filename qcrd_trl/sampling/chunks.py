@@ -11,7 +11,7 @@ rows of a long source wait on the disk until their chunk is complete, which is a
 import hashlib
 import pickle
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,7 +21,7 @@ from typing import Any
 
 from ..data.shards import shard_of
 from ..data.sources import Rows
-from ..data.text_files import LinePlace, read_lines_at
+from ..data.text_files import read_lines_at
 from ..errors import DataError
 from ..records import Question, Sample
 from .questions import (
@@ -44,6 +44,7 @@ QUESTIONS_A_CHUNK = 1000
 _ROWS_IN_MEMORY = 20_000  # of a long source, before they are written to the disk
 _SAMPLE_COLUMNS = ("status", "sample_index", "settings_hash")
 _LONG_KEY = 48
+_TEXTS = frozenset({str, type(None)})  # equal cells of these types are the same; 1 and True are equal and not the same
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,12 @@ class Chunk:
         return questions
 
     def _all_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
-        waiting = self._waiting_rows()
-        for is_place, rows in groupby(waiting, key=lambda row: type(row[2]) is list):
-            if is_place:
-                yield from self._read_places(list(rows))
-            else:
-                yield from rows
+        for block in self._waiting_rows():
+            for is_place, rows in groupby(block, key=lambda row: type(row[2]) is list):
+                if is_place:
+                    yield from self._read_places(list(rows))
+                else:
+                    yield from rows
 
     def _read_places(self, rows: list[tuple[int, str, list[Any]]]) -> Iterator[tuple[int, str, tuple[Any, ...]]]:
         names, settings = self.names, self.settings
@@ -128,15 +129,15 @@ class Chunk:
                 )
             yield index, key, cells
 
-    def _waiting_rows(self) -> Iterator[tuple[int, str, tuple[Any, ...] | list[Any]]]:
+    def _waiting_rows(self) -> Iterator[list[tuple[int, str, tuple[Any, ...] | list[Any]]]]:
         if self.spilled is not None:
             with open(self.spilled, "rb") as file:
                 while True:
                     try:
-                        yield from pickle.load(file)  # written by this run, into a folder that only its user can enter
+                        yield pickle.load(file)  # written by this run, into a folder that only its user can enter
                     except EOFError:
                         break
-        yield from self.rows
+        yield self.rows
 
     def _grouped(self) -> list[Question]:
         columns, names = self.columns, self.names
@@ -146,19 +147,19 @@ class Chunk:
         shared = [names.index(name) for name in (columns.prompt, columns.label, columns.choices) if name is not None]
         shared_cells = itemgetter(*shared, shared[0])  # two places and more: then it gives a tuple
         questions: dict[str, Question] = {}
-        asked: dict[str, tuple] = {}  # what a question was read from: equal cells need not be read again
+        asked: dict[str, tuple] = {}  # what a question was read from: equal texts need not be read again
         drawn: dict[str, list[tuple[float, Sample, int]]] = {}
         for index, key, cells in self._all_rows():
             cell = cells[text]
             if type(cell) is not str:
                 check_single(cell, columns.samples, index)
             of_question = shared_cells(cells)
-            these = (of_question, tuple(map(type, of_question)))  # 1 and True are equal and not the same
-            if (earlier := asked.get(key)) is None or earlier != these:
+            earlier = asked.get(key)
+            if earlier is None or earlier != of_question or not _TEXTS.issuperset(map(type, earlier)):
                 row = dict(zip(names, cells, strict=True))
                 question = read_question(row, columns, index, key, (), self.text_cells)
                 if earlier is None:
-                    questions[key], asked[key], drawn[key] = question, these, []
+                    questions[key], asked[key], drawn[key] = question, of_question, []
                 else:
                     check_same(question, questions[key])
             place = read_position(None if position is None else cells[position], index)
@@ -170,7 +171,7 @@ class Chunk:
         ]
 
     def _samples(self, drawn: list[tuple[float, Sample, int]], key: str) -> tuple[Sample, ...]:
-        drawn.sort(key=lambda one: one[0])
+        drawn.sort(key=itemgetter(0))
         if "settings_hash" not in self.names:
             return tuple(sample for _, sample, _ in drawn)
         kept = drawn[:1]
@@ -272,20 +273,25 @@ class Chunks(Iterable[Chunk]):
     def _partition(self) -> list[Chunk]:
         numbers: dict[str | bytes, int] = {}  # a question's number in this part; -1: it belongs to another
         ids: dict[int, str] = {}  # without a column for it: a question's number in the whole source
-        waiting: dict[int, list[tuple]] = {}
-        num_waiting, num_questions = 0, 0
+        waiting: dict[int, list[tuple]] = defaultdict(list)
+        num_waiting, num_questions, num_places = 0, 0, 0
         spilled: dict[int, str] = {}
-        columns, names, part = self._columns, self._names, self._part
+        columns, names, part, size = self._columns, self._names, self._part, self._size
         has_settings = "settings_hash" in names
         key_of = self._key_of()
         for index, row in enumerate(self._rows if key_of is None else self._rows.lines(key_of)):
-            is_place = type(row) is LinePlace
-            if has_settings:
-                settings = self._lines_settings if is_place else str(row.get("settings_hash"))
-                self.settings[settings] += 1
-                if part.settings_hash is not None and settings != part.settings_hash:
+            if is_place := type(row) is tuple:  # a line with the settings of the first row
+                num_places += 1
+                if part.settings_hash not in (None, self._lines_settings):
                     continue
-            key = row.key if is_place else question_key(row, columns, index)
+                key, cells = row
+            else:
+                if has_settings:
+                    settings = str(row.get("settings_hash"))
+                    self.settings[settings] += 1
+                    if part.settings_hash not in (None, settings):
+                        continue
+                key = question_key(row, columns, index)
             short = (
                 key if len(key) <= _LONG_KEY else hashlib.blake2b(key.encode("utf-8", "surrogatepass")).digest()[:16]
             )
@@ -300,16 +306,17 @@ class Chunks(Iterable[Chunk]):
             if number < 0:
                 continue
             name = key if columns.id else ids[number]
-            cells = list(row[1:]) if is_place else tuple(map(row.get, names))  # a list is pickled in no time
-            waiting.setdefault(number // self._size, []).append((index, name, cells))
+            waiting[number // size].append((index, name, cells if is_place else tuple(map(row.get, names))))
             num_waiting += 1
             if num_waiting >= _ROWS_IN_MEMORY and self._folder is not None:
                 self._spill(waiting, spilled)
                 num_waiting = 0
+        if has_settings and num_places:
+            self.settings[self._lines_settings] += num_places
         self._check_settings()
         self.num_questions = num_questions
         return [
-            self._chunk(waiting.get(place, []), spilled.get(place)) for place in range(-(-num_questions // self._size))
+            self._chunk(waiting.get(place, []), spilled.get(place)) for place in range(-(-num_questions // size))
         ]
 
     def _key_of(self) -> Callable[[bytes], str | None] | None:

@@ -52,7 +52,8 @@ def test_questions_are_those_of_lines_read_at_once(tmp_path, monkeypatch, part, 
     path = write(tmp_path / "samples.jsonl", ["", *lines(), "  "])
     (tmp_path / "waiting").mkdir()
     made, questions = read(path, part, tmp_path / "waiting")
-    places = [row for chunk in made for row in chunk._waiting_rows() if type(row[2]) is list]
+    blocks = [block for chunk in made for block in chunk._waiting_rows()]
+    places = [row for block in blocks for row in block if type(row[2]) is list]
     assert len(places) >= 3 * len(questions) - 1 > 9  # all but the first row of the file
     assert questions == read_whole(path, part)
     assert [sample.text[-3:] for sample in questions[0].samples] == [f"{questions[0].id[1:]}-{s}" for s in range(3)]
