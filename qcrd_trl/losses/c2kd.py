@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .logprobs import TILE_NUMBERS
+from .logprobs import tile_tokens
 
 
 FEATURE_LOSSES = ("mse", "normalized")
@@ -177,8 +177,7 @@ def head_kl(
     if len(teacher_states) != len(student):
         raise ValueError(f"There are {len(teacher_states)} states of the teacher and {len(student)} of the student.")
     if tile is None:
-        kind = "cpu" if student.device.type == "cpu" else "other"
-        tile = max(TILE_NUMBERS[kind] // vocab_size, 16)
+        tile = tile_tokens(len(student), vocab_size, student.device)
     if len(student) <= tile:
         return part(teacher_states, student)
     tiles = zip(teacher_states.split(tile), student.split(tile), strict=True)

@@ -1,5 +1,6 @@
 """Token losses of many rows at once, kept ragged: one entry a supervised token, and the row it belongs to."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,9 +48,28 @@ def mean_per_row(values: torch.Tensor, row: torch.Tensor, num_rows: int) -> torc
     return total / count.clamp(min=1)
 
 
-# Logits held at a time, in numbers. On a CPU 256 tokens of a vocabulary of 49,152 (48 MiB) took the least time, of 32 to
-# 720. A GPU needs more tokens to fill a matrix product: 256 MiB.
-TILE_NUMBERS = {"cpu": 3 * 2**22, "other": 2**26}
+# Logits held at a time, in numbers: 48 MiB, and 256 on a GPU, which needs more tokens to fill a matrix product. But with few
+# tokens a product takes its time for reading the head: on a CPU 48 of a vocabulary of 262,144 cost 1.4 times what 128 do.
+_TILE_NUMBERS = {"cpu": 3 * 2**22, "other": 2**26}
+_LEAST_TOKENS = {"cpu": 128, "other": 256}
+
+
+def tile_tokens(num_tokens: int, vocabulary: int, device: torch.device) -> int:
+    """
+    How many tokens' logits are best computed at a time (examples/benchmarks/tiles.py measures it).
+
+    Args:
+        num_tokens (`int`): tokens in all.
+        vocabulary (`int`): logits of a token.
+        device (`torch.device`): where they are computed.
+
+    Returns:
+        `int`: as many as memory allows, but at least 128 on a CPU and 256 on a GPU; where that is fewer than all, tiles of
+        about equal size instead of a small last one.
+    """
+    kind = "cpu" if device.type == "cpu" else "other"
+    most = max(_TILE_NUMBERS[kind] // vocabulary, _LEAST_TOKENS[kind])
+    return most if num_tokens <= most else math.ceil(num_tokens / math.ceil(num_tokens / most))
 
 
 @dataclass(frozen=True)
@@ -103,8 +123,7 @@ def states_nll(
             f"{tuple(states.shape)}, {tuple(weight.shape)} and {tuple(targets.shape)}."
         )
     if tile is None:
-        kind = "cpu" if states.device.type == "cpu" else "other"
-        tile = max(TILE_NUMBERS[kind] // weight.shape[0], 16)
+        tile = tile_tokens(len(targets), weight.shape[0], states.device)
     form = LogitForm() if form is None else form
     trains_head = weight.requires_grad or (bias is not None and bias.requires_grad)
     ahead = torch.is_grad_enabled() and states.requires_grad and not trains_head

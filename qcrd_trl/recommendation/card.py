@@ -30,10 +30,12 @@ _METHODS = {
 }
 _CITED_C2KD = """\
 @inproceedings{chen2025c2kd,
-    title = {{C2KD}: Cross-layer and Cross-head Knowledge Distillation for Small Language Model-based Recommendations},
-    author = {Chen and others},
+    title = {{C2KD}: Cross-layer and Cross-head Knowledge Distillation for Small Language Model-based Recommendation},
+    author = {Chen, Xiao and Ma, Changyi and Fan, Wenqi and Zhang, Zhaoxiang and Li, Qing},
     booktitle = {Findings of the Association for Computational Linguistics: ACL 2025},
-    year = {2025}
+    pages = {17827--17838},
+    year = {2025},
+    url = {https://aclanthology.org/2025.findings-acl.917}
 }"""
 _CITED_SASREC = """\
 @inproceedings{kang2018sasrec,

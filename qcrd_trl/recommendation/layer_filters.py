@@ -14,12 +14,12 @@ from torch import nn
 from ..errors import ConfigError, ModelError
 from ..files import whole_folder
 from ..losses import states_nll
+from ..losses.logprobs import tile_tokens
 
 
 CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
 KIND, FORMAT = "layer_filters", 1
 FORMS = ("mlp", "linear", "identity")
-_TILE_NUMBERS = 3 * 2**22  # logits held at a time, as in the loss
 
 
 class LayerFilters(nn.Module):
@@ -262,7 +262,7 @@ def hit_ranks(filters: LayerFilters, filtered: torch.Tensor, targets: torch.Tens
     """
     ranks = torch.empty_like(targets)
     index = torch.arange(filters.vocab_size, device=targets.device)
-    tile = max(_TILE_NUMBERS // filters.vocab_size, 16)
+    tile = tile_tokens(len(targets), filters.vocab_size, targets.device)
     for start in range(0, len(targets), tile):
         rows = slice(start, start + tile)
         logits, target = filters.logits(filtered[rows]), targets[rows, None]

@@ -236,3 +236,27 @@ def test_teacher_cache(monkeypatch, tmp_path, capsys):
     assert positive(row["build"]["wall"], row["build"]["mib"], row["parameters"])
     assert 0 <= row["difference"] < 1e-3
     assert len(table_of(capsys.readouterr().out)) == 2
+
+
+def test_tiles(monkeypatch, tmp_path, capsys):
+    """Sizes that all are one tile, or a head whose weights get no gradient, would be compared all the same."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for module in ("measuring", "tiles"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    tiles = importlib.import_module("tiles")
+    heights, product = [], tiles.torch.mm
+    monkeypatch.setattr(tiles.torch, "mm", lambda a, b: heights.append(a.shape[0]) or product(a, b))
+    file = tmp_path / "tiles.json"
+    tiles.main(["--quick", "--json", str(file)])
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    rows = figures["tiles"]
+    assert [(row["trained"], row["by_itself"], row["tokens"]) for row in rows] == [
+        (trained, by_itself, tokens)
+        for trained in (False, True)
+        for by_itself, tokens in ((True, 391), (False, 8), (False, 32))
+    ]
+    assert {8, 32, 64} <= set(heights)  # of 64 tokens: by itself they are one tile
+    assert all(positive(row["seconds"], row["beside_shortest"], *(time["cpu"] for time in row["times"])) for row in rows)
+    assert [min(row["beside_shortest"] for row in rows if row["trained"] is kind) for kind in (False, True)] == [1, 1]
+    assert len(table_of(capsys.readouterr().out)) == len(rows) == 6
+    assert figures["machine"].keys() >= MACHINE

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from qcrd_trl.losses import LogitForm, head_logits, states_nll
+from qcrd_trl.losses.logprobs import tile_tokens
 
 
 FORMS = {
@@ -122,3 +123,22 @@ def test_logits_are_those_of_the_formula():
     form = FORMS["both"]
     expected = form.softcap * torch.tanh((states @ weight.T + bias) * form.scale / form.softcap)
     torch.testing.assert_close(head_logits(states, weight, bias, form), expected.detach())
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "vocabulary", "device", "expected"),
+    [
+        (256, 49_152, "cpu", 256),  # 48 MiB of float32
+        (257, 49_152, "cpu", 129),  # and not a last tile of one token
+        (1000, 49_152, "cpu", 250),
+        (128, 262_144, "cpu", 128),  # 48 MiB are 48 tokens, too few for a product with a head of this size
+        (2730, 49_152, "cuda", 1365),  # 256 MiB
+        (2731, 49_152, "cuda", 911),
+        (512, 262_144, "cuda", 256),
+        (256, 1_000_000, "cuda", 256),
+        (0, 49_152, "cpu", 256),
+    ],
+)
+def test_tokens_of_a_tile(num_tokens, vocabulary, device, expected):
+    """By memory for common vocabularies; large ones are not cut so thin that each tile reads the whole head for a few tokens."""
+    assert tile_tokens(num_tokens, vocabulary, torch.device(device)) == expected

@@ -97,10 +97,10 @@ def test_ranks_count_what_is_greater_and_ties_by_the_smaller_index():
     assert hit_ranks(made, torch.zeros(2, 4), torch.tensor([0, 3])).tolist() == [1, 4]
 
 
-@pytest.mark.parametrize("tile", [1, 100])
+@pytest.mark.parametrize("tile", [1, 16, 100])
 def test_ranks_in_tiles(monkeypatch, tile):
     """Positions of a later tile must be ranked by their own targets."""
-    monkeypatch.setattr("qcrd_trl.recommendation.layer_filters._TILE_NUMBERS", tile)
+    monkeypatch.setattr("qcrd_trl.recommendation.layer_filters.tile_tokens", lambda *_: tile)
     made, given, targets = filters(), states(40)[2], torch.arange(40) % 10
     filtered = made({2: given, 4: given})[0]
     logits = made.logits(filtered)

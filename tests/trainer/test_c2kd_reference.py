@@ -122,7 +122,7 @@ def test_options(tmp_path, method, overrides):
 @pytest.mark.parametrize("method", ["c2kd", "logit_kd"])
 def test_logits_by_tiles(tmp_path, monkeypatch, method, run):
     """Positions at the seam of two tiles that count twice or never, or a projection whose gradient stops there."""
-    monkeypatch.setattr("qcrd_trl.losses.c2kd.TILE_NUMBERS", {"cpu": 1})  # the smallest tile: 16 of some 24 positions
+    monkeypatch.setattr("qcrd_trl.losses.c2kd.tile_tokens", lambda *_: 16)  # of some 24 positions
     trainer, rows = run(tmp_path, method, temperature=2.0)
     assert sum(len(row) - start for row, start in rows) > 16
     compare(trainer, rows)
