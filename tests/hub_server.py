@@ -224,9 +224,17 @@ class Handler(BaseHTTPRequestHandler):
             return
         if (found := repo.at(revision)) is None:
             return self._answer(404, {"error": "Invalid rev id"}, X_Error_Code="RevisionNotFound")
-        entries = [_entry(path, content) for path, content in found[1].items()]
-        if folder:
-            entries = [entry for entry in entries if entry["path"].startswith(f"{folder}/")]
+        inside = f"{folder}/" if folder else ""
+        files = {path: content for path, content in found[1].items() if path.startswith(inside)}
+        if folder and not files:
+            return self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
+        entries = [_entry(path, content) for path, content in files.items()]
+        if self.query.get("recursive", ["false"])[0].lower() != "true":
+            entries = [entry for entry in entries if "/" not in entry["path"].removeprefix(inside)]
+        deeper = {
+            inside + path.removeprefix(inside).partition("/")[0] for path in files if "/" in path.removeprefix(inside)
+        }
+        entries += [{"type": "directory", "path": path, "oid": "0" * 40, "size": 0} for path in sorted(deeper)]
         self._answer(200, entries)
 
     def paths_info(self, types: str, name: str, revision: str):

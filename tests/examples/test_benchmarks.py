@@ -256,7 +256,9 @@ def test_tiles(monkeypatch, tmp_path, capsys):
         for by_itself, tokens in ((True, 391), (False, 8), (False, 32))
     ]
     assert {8, 32, 64} <= set(heights)  # of 64 tokens: by itself they are one tile
-    assert all(positive(row["seconds"], row["beside_shortest"], *(time["cpu"] for time in row["times"])) for row in rows)
+    assert all(
+        positive(row["seconds"], row["beside_shortest"], *(time["cpu"] for time in row["times"])) for row in rows
+    )
     assert [min(row["beside_shortest"] for row in rows if row["trained"] is kind) for kind in (False, True)] == [1, 1]
     assert len(table_of(capsys.readouterr().out)) == len(rows) == 6
     assert figures["machine"].keys() >= MACHINE
