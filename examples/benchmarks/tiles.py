@@ -75,7 +75,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--heads", nargs="+", choices=[name for name, *_ in HEADS], help="all if left out")
     parser.add_argument("--tokens", type=int, help=f"as many as {TOKENS} if left out")
-    parser.add_argument("--powers", type=int, nargs="+", help=f"sizes, as powers of two of logits; {SIZES} if left out")
+    parser.add_argument(
+        "--powers", type=int, nargs="+", help=f"sizes, as powers of two of logits; {SIZES} if left out"
+    )
     parser.add_argument("--repeats", type=int, help=f"runs of each size; {REPEATS} if left out")
     parser.add_argument("--bf16", action="store_true", help="bfloat16 states and weights; float32 if left out")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="what the table's times are")

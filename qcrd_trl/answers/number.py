@@ -62,11 +62,7 @@ def _read_region(region: str) -> Fraction | object | None:
         picked = pick(region)
         return picked.value if picked else NO_ANSWER
     clause_end = min(
-        (
-            match.start()
-            for match in _CLAUSE_END.finditer(region)
-            if match.start() >= first.end
-        ),
+        (match.start() for match in _CLAUSE_END.finditer(region) if match.start() >= first.end),
         default=len(region),
     )
     clause = region[:clause_end]

@@ -5,7 +5,7 @@ from .comparison import split_files
 from .comparison_table import difference_cells, print_comparison
 
 
-HEADINGS = ("metric", "value", "95 % interval", "sd of seeds", "difference", "95 % interval", "p")
+HEADINGS = ("metric", "value", "95 % interval", "sd of seeds")
 
 
 def compare(files: list[str], output: str | None, seed: int) -> int:
@@ -39,26 +39,18 @@ def compare(files: list[str], output: str | None, seed: int) -> int:
 
 def _print(comparison) -> None:
     runs = comparison.runs
-    several = len(runs) > 1
     differences = {(one.run, one.metric): one for one in comparison.differences}
-    rows = [
-        [
-            [
-                metric,
-                f"{value:.4f}",
-                "{:.4f} to {:.4f}".format(*run.intervals[metric]),
-                f"{run.sd[metric]:.4f}" if metric in run.sd else "",
-                *difference_cells(differences.get((number, metric)), 1, 4),
-            ]
-            for metric, value in run.metrics.items()
-        ]
-        for number, run in enumerate(runs)
-    ]
-    console = print_comparison(
-        f"{runs[0].users} users{', differences from the first run' if several else ''}",
-        HEADINGS if several else HEADINGS[:4],
-        [(run.files, cells) for run, cells in zip(runs, rows, strict=True)],
-    )
+    by_seed = any(run.sd for run in runs)
+    rows = []
+    for number, run in enumerate(runs):
+        cells = []
+        for metric, value in run.metrics.items():
+            figures = [metric, f"{value:.4f}", "{:.4f} to {:.4f}".format(*run.intervals[metric])]
+            if by_seed:
+                figures.append(f"{run.sd[metric]:.4f}" if metric in run.sd else "")
+            cells.append((figures, difference_cells(differences.get((number, metric)), 1, 4)))
+        rows.append((run.files, cells))
+    console = print_comparison(f"{runs[0].users} users", HEADINGS if by_seed else HEADINGS[:3], rows)
     if comparison.differences:
         console.print(
             "p: paired permutation test, two-sided; intervals of differences: paired bootstrap over users.",

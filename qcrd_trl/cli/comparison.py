@@ -6,7 +6,7 @@ from ..errors import ConfigError
 from .comparison_table import difference_cells, print_comparison
 
 
-HEADINGS = ("", "accuracy", "95 % interval", "difference", "95 % interval", "p")
+HEADINGS = ("", "accuracy", "95 % interval")
 NAMES = {"label_accuracy": "label", "answer_accuracy": "answer", "agreement": "agreement"}
 
 
@@ -46,23 +46,15 @@ def split_files(name: str) -> list[str]:
 
 def _print(comparison, groups: list[list[str]]) -> None:
     differences = {(one.run, one.metric): one for one in comparison.differences}
-    rows = [
-        [
-            [
-                NAMES[metric],
-                f"{100 * accuracy:.1f} %",
-                "{:.1f} to {:.1f}".format(*(100 * end for end in run.intervals[metric])),
-                *difference_cells(differences.get((number, metric)), 100, 1),
-            ]
-            for metric, accuracy in run.accuracies.items()
-        ]
-        for number, run in enumerate(comparison.runs)
-    ]
-    console = print_comparison(
-        f"{comparison.questions} questions, differences from the first run in points",
-        HEADINGS,
-        list(zip(groups, rows, strict=True)),
-    )
+    rows = []
+    for number, (run, files) in enumerate(zip(comparison.runs, groups, strict=True)):
+        cells = []
+        for metric, accuracy in run.accuracies.items():
+            ends = "{:.1f} to {:.1f}".format(*(100 * end for end in run.intervals[metric]))
+            figures = [NAMES[metric], f"{100 * accuracy:.1f} %", ends]
+            cells.append((figures, difference_cells(differences.get((number, metric)), 100, 1)))
+        rows.append((files, cells))
+    console = print_comparison(f"{comparison.questions} questions", HEADINGS, rows, unit=" in points")
     for test in sorted({one.test for one in comparison.differences}):
         console.print(f"p: {test}, two-sided; intervals of differences: paired bootstrap.", highlight=False)
     for note in comparison.notes:

@@ -315,9 +315,7 @@ class Chunks(Iterable[Chunk]):
             self.settings[self._lines_settings] += num_places
         self._check_settings()
         self.num_questions = num_questions
-        return [
-            self._chunk(waiting.get(place, []), spilled.get(place)) for place in range(-(-num_questions // size))
-        ]
+        return [self._chunk(waiting.get(place, []), spilled.get(place)) for place in range(-(-num_questions // size))]
 
     def _key_of(self) -> Callable[[bytes], str | None] | None:
         """

@@ -132,14 +132,19 @@ def test_comparing(folder, capsys, monkeypatch):
         flags = ["--dataset", "data", "--device", "cpu", "--model_name_or_path", f"m{seed}"]
         assert evaluate(*flags, "--output", f"{seed}.json") == 0
     assert evaluate("--dataset", "data", "--baseline", "popularity", "--output", "p.json") == 0
+    metrics = ["│ hr@1 ", "│ ndcg@20 ", "│ mrr "]
     capsys.readouterr()
-    for width in ("80", "200"):  # a name is whole in a narrow terminal too
+    for width in ("80", "200"):  # names and figures are whole in a narrow terminal too
         monkeypatch.setenv("COLUMNS", width)
         assert evaluate("--compare", "p.json", "0.json,1.json", "--output", "c.json") == 0
         out = capsys.readouterr().out
-        for part in ("run 1: p.json\n", "run 2: 0.json and 1 more\n", "3 users, differences from the first run"):
+        for part in ("run 1: p.json\n", "run 2: 0.json and 1 more\n", " 3 users ", "Differences from run 1"):
             assert part in out, part
-        assert "paired permutation test" in out
+        first, second = out.split("Differences from run 1")
+        assert all(sum(name in line for line in first.splitlines()) == 2 for name in metrics)
+        assert all(sum(name in line for line in second.splitlines()) == 1 for name in metrics)
+        assert max(len(line) for line in out.splitlines() if line[:1] == "│") <= 80
+        assert "paired permutation test" in second
     content = read(folder / "c.json")
     metrics = [read(folder / f"{name}.json")["metrics"]["mrr"] for name in ("p", "0", "1")]
     found = next(one for one in content["differences"] if one["metric"] == "mrr")
