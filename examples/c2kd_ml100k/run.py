@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from parts import run_parts
-from plan import METHODS, Settings, plan, quick_settings
+from plan import METHODS, Settings, plan, quick_settings, with_student
 from table import markdown, outcome
 
 
@@ -23,6 +23,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=None, help="training seeds (default: 0 1 2)")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, help="methods of the students")
     parser.add_argument("--jobs", type=int, default=2, help="parts that run at a time, each on one thread")
+    parser.add_argument("--student_width", type=int, help="width of the students' states, in place of 64")
+    parser.add_argument("--student_layers", type=int, help="their layers, in place of 2")
     parser.add_argument("--quick", action="store_true", help="tiny models, one seed: to see that everything runs")
     args = parser.parse_args(argv)
     if args.jobs < 1:
@@ -31,6 +33,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--methods must have none, which all others are compared with")
     seeds = args.seeds or ([0] if args.quick else [0, 1, 2])
     settings = quick_settings() if args.quick else Settings()
+    if args.student_width is not None or args.student_layers is not None:
+        settings = with_student(settings, args.student_width, args.student_layers)
     paths = [str(Path(path).resolve()) for path in (args.interactions, args.items)]
     work = args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

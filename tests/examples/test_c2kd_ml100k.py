@@ -65,6 +65,20 @@ def test_students_differ_in_their_method_alone(example):
         assert flag(parts[f"teacher-{seed}"], "--per_device_train_batch_size") == "32"
 
 
+def test_students_of_another_size(example):
+    """The filters must give states of that width, and the teacher and SASRec must stay what they were."""
+    plan = example["plan"]
+    settings = plan.with_student(plan.Settings(), 16, 1)
+    assert plan.with_student(plan.Settings()) == plan.Settings()
+    before = {part.name: part for part in plan.plan("inter", "item", plan.Settings(), [0])}
+    parts = {part.name: part for part in plan.plan("inter", "item", settings, [0])}
+    student = json.loads(flag(parts["c2kd-0"], "--backbone_config"))
+    assert (student["hidden_size"], student["num_hidden_layers"], student["intermediate_size"]) == (16, 1, 40)
+    assert flag(parts["filters-0"], "--student_size") == "16"
+    same = {name for name in parts if parts[name] == before[name]}
+    assert same == {"data", "popularity", "teacher-0", "sasrec-0"}
+
+
 def test_parts_stand_after_what_they_need(example):
     plan = example["plan"]
     seen = set()
