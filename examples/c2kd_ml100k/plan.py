@@ -22,7 +22,7 @@ class Settings:
         batch_size, teacher_batch_size (`int`): rows (users) an optimizer step, of students and filters, and of the teacher.
         teacher_epochs, filter_epochs, student_epochs (`int`): passes over all users; of teacher and students the best one by
             NDCG@10 on the validation split is kept.
-        teacher_rate, filter_rate, student_rate (`float`): learning rates at their highest.
+        teacher_rate, filter_rate, student_rate, sasrec_rate (`float`): learning rates at their highest.
         candidate_layers (`tuple[int, ...]`): layers of the teacher that have a filter.
         extra (`dict[str, tuple[str, ...]]`): further flags by method.
     """
@@ -45,6 +45,7 @@ class Settings:
     teacher_rate: float = 1e-3
     filter_rate: float = 1e-3
     student_rate: float = 1e-3
+    sasrec_rate: float = 3e-3
     weight_decay: float = 0.1
     candidate_layers: tuple[int, ...] = (3, 4, 5, 6)
     extra: dict = field(default_factory=dict)
@@ -163,10 +164,10 @@ def student_part(settings: Settings, method: str, seed: int, name: str | None = 
     if method == "c2kd":
         flags += ["--layer_filters", f"{WORK}/filters-{seed}"]
     flags += settings.extra.get(method, ())
-    model = settings.sasrec if method == "sasrec" else settings.student
-    return _training(
-        "train", name or method, settings, seed, model, settings.student_epochs, settings.student_rate, flags, needs
-    )
+    model, rate = settings.student, settings.student_rate
+    if method == "sasrec":
+        model, rate = settings.sasrec, settings.sasrec_rate
+    return _training("train", name or method, settings, seed, model, settings.student_epochs, rate, flags, needs)
 
 
 def filter_part(settings: Settings, seed: int) -> Part:

@@ -29,7 +29,7 @@ CANDIDATES: dict[str, dict[str, dict]] = {
         "rate 3e-3": {"student_rate": 3e-3},
         "rate 1e-2": {"student_rate": 1e-2},
     },
-    "sasrec": {"rate 1e-3": {"student_rate": 1e-3}, "rate 3e-3": {"student_rate": 3e-3}},
+    "sasrec": {"rate 1e-3": {"sasrec_rate": 1e-3}, "rate 3e-3": {"sasrec_rate": 3e-3}},
     "c2kd": {
         "0.5, 0.5": {},
         "no logits": {"flags": ("--lambda_logit", "0")},

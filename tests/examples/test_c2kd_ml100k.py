@@ -49,14 +49,13 @@ def test_students_differ_in_their_method_alone(example):
         for name in (
             "--num_train_epochs",
             "--per_device_train_batch_size",
-            "--learning_rate",
             "--max_history",
             "--train_windows",
             "--seed",
         ):
             assert len({flag(part, name) for part in students}) == 1
-        configurations = {flag(part, "--backbone_config") for part in students if part.name != f"sasrec-{seed}"}
-        assert len(configurations) == 1
+        for name in ("--backbone_config", "--learning_rate"):  # SASRec is another model
+            assert len({flag(part, name) for part in students if part.name != f"sasrec-{seed}"}) == 1
         for method in ("feature_kd", "logit_kd", "blockwise", "c2kd"):
             # its own seed's teacher
             assert parts[f"{method}-{seed}"].needs == ("data", f"filters-{seed}")
