@@ -53,7 +53,11 @@ class Head:
 def measure(name: str, width: int, vocabulary: int, trained: bool, args: argparse.Namespace) -> list[dict]:
     """Times and peaks of one head by every size, the one that is taken by itself first."""
     head = Head(width, vocabulary, args.tokens, trained, args.device, args.dtype)
-    sizes = {None: None} | {2**power: max(2**power // vocabulary, 1) for power in args.powers}
+    sizes: dict[int | None, int | None] = {None: None}
+    for power in sorted(args.powers):
+        sizes[2**power] = max(2**power // vocabulary, 1)
+        if sizes[2**power] >= args.tokens:
+            break  # larger ones hold all tokens, too
     runs = {size: lambda tile=tile: timed(lambda: head.step(tile)) for size, tile in sizes.items()}
     in_turns(runs, 1)  # buffers and kernels are made
     times = in_turns(runs, args.repeats)

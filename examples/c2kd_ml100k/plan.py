@@ -82,7 +82,8 @@ def quick_settings() -> Settings:
 
 def with_student(settings: Settings, width: int | None = None, layers: int | None = None) -> Settings:
     """The settings with students (but SASRec) of another size; what is left out stays."""
-    width, layers = width or settings.student["hidden_size"], layers or settings.student["num_hidden_layers"]
+    width = settings.student["hidden_size"] if width is None else width
+    layers = settings.student["num_hidden_layers"] if layers is None else layers
     return replace(
         settings, student=llama(hidden_size=width, num_hidden_layers=layers, heads=2, intermediate_size=5 * width // 2)
     )

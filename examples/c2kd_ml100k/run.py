@@ -29,6 +29,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.jobs < 1:
         parser.error(f"--jobs must be at least 1, got {args.jobs}")
+    for name, step in (("student_width", 4), ("student_layers", 1)):  # two heads, each of an even width
+        value = getattr(args, name)
+        if value is not None and (value < step or value % step):
+            parser.error(f"--{name} must be a multiple of {step}, got {value}")
     if "none" not in args.methods:
         parser.error("--methods must have none, which all others are compared with")
     seeds = args.seeds or ([0] if args.quick else [0, 1, 2])

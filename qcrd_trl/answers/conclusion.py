@@ -84,7 +84,7 @@ _FOUND = re.compile(
     re.IGNORECASE,
 )
 _FOUND_LENGTH = 24
-_TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
+TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
 _LABEL_END = re.compile(r" ?[:.)]")
 _UNKNOWN = re.compile(r" ?(?:[a-zA-Z]|\?)(?![a-zA-Z])")
 _ALTOGETHER = re.compile(r"(?: [a-z]+){0,2} (?:in total|altogether|in all|all told)\b")
@@ -324,7 +324,7 @@ def pick(sentence: str, results: "Results | None" = None) -> Number | None:
                 spaced = spaced and " " * match.end() + spaced[match.end() :]
                 numbers = tail
                 break
-        if " or " in text and _TWO_SOLUTIONS.search(text):
+        if " or " in text and TWO_SOLUTIONS.search(text):
             return None  # two solutions
         if result := after_equals(text, numbers):
             return result

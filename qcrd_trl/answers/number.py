@@ -3,7 +3,7 @@
 import re
 from fractions import Fraction
 
-from .conclusion import CONCLUSION, EXPLAINS, REMARK, after_equals, pick, usable_numbers
+from .conclusion import CONCLUSION, EXPLAINS, REMARK, TWO_SOLUTIONS, after_equals, pick, usable_numbers
 from .cues import NO_ANSWER, Commit, cannot_commit, cut_continuation, find_commits, is_refusal, resolve
 from .ending import conclude
 from .guards import lowered
@@ -20,7 +20,6 @@ _COMPOUND = re.compile(
 )
 _NEGATED = re.compile(r"\W*(?:not|neither)\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\b(?:because|since|as|which|where|so|and)\b|;|\(|,(?! ?[$\d])")
-_TWO_SOLUTIONS = re.compile(r" or [a-zA-Z] ?=")
 _ROUNDED = re.compile(
     r"\b(?:rounds?|rounded) (?:up |down |off )?to (?=[$\d])(?!\w+ (?:decimal|significant|place|digit))", re.I
 )
@@ -67,7 +66,7 @@ def _read_region(region: str) -> Fraction | object | None:
     )
     clause = region[:clause_end]
     inside = [number for number in numbers if number.end <= clause_end]
-    if " or " in clause and _TWO_SOLUTIONS.search(clause):
+    if " or " in clause and TWO_SOLUTIONS.search(clause):
         return NO_ANSWER
     rounded = _ROUNDED.search(region, clause_end)
     if rounded and (later := [number for number in numbers if number.start >= rounded.end()]):

@@ -33,7 +33,15 @@ def test_seeds_are_joined_by_commas(tmp_path, capsys):
     content = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     assert [run["files"] for run in content["runs"]] == [["0.json", "1.json"], ["2.json", "3.json"]]
     assert content["differences"][0]["difference"] == pytest.approx(0.2)
-    assert "paired permutation test" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "paired permutation test" in out
+    assert "run 1: " in out
+    assert "0.json and 1 more\n" in out
+    first, second = out.split("Differences from run 1 in points")
+    assert "│ 2   │" in first
+    assert "+20.0" in second
+    assert "│ 1   │" not in second
+    assert max(len(line) for line in out.splitlines() if line[:1] == "│") <= 80
 
 
 def test_a_file_whose_name_has_a_comma(tmp_path):

@@ -244,17 +244,19 @@ def test_tiles(monkeypatch, tmp_path, capsys):
     for module in ("measuring", "tiles"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     tiles = importlib.import_module("tiles")
-    heights, product = [], tiles.torch.mm
+    heights, trained, product, loss = [], set(), tiles.torch.mm, tiles.states_nll
+    monkeypatch.setattr(tiles, "states_nll", lambda a, b, *c, **d: trained.add(b.requires_grad) or loss(a, b, *c, **d))
     monkeypatch.setattr(tiles.torch, "mm", lambda a, b: heights.append(a.shape[0]) or product(a, b))
     file = tmp_path / "tiles.json"
     tiles.main(["--quick", "--json", str(file)])
     figures = json.loads(file.read_text(encoding="utf-8"))
     rows = figures["tiles"]
     assert [(row["trained"], row["by_itself"], row["tokens"]) for row in rows] == [
-        (trained, by_itself, tokens)
-        for trained in (False, True)
+        (kind, by_itself, tokens)
+        for kind in (False, True)
         for by_itself, tokens in ((True, 391), (False, 8), (False, 32))
     ]
+    assert trained == {False, True}
     assert {8, 32, 64} <= set(heights)  # of 64 tokens: by itself they are one tile
     assert all(
         positive(row["seconds"], row["beside_shortest"], *(time["cpu"] for time in row["times"])) for row in rows

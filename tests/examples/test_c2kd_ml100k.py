@@ -197,7 +197,12 @@ def test_tables(example, tmp_path):
 
 
 def test_run_checks_its_arguments(example, capsys):
-    for more, said in ((["--jobs", "0"], "--jobs"), (["--methods", "c2kd"], "--methods must have none")):
+    for more, said in (
+        (["--jobs", "0"], "--jobs"),
+        (["--methods", "c2kd"], "--methods must have none"),
+        (["--student_width", "18"], "--student_width must be a multiple of 4, got 18"),
+        (["--student_layers", "0"], "--student_layers must be a multiple of 1, got 0"),
+    ):
         with pytest.raises(SystemExit):
             example["run"].main(["--interactions", "a", "--items", "b", "--work", "w", *more])
         assert said in capsys.readouterr().err
